@@ -1,0 +1,84 @@
+"""Artifact families. A backend turns a model of a format it accepts into artifacts of chosen precision, and runs them on this machine.
+
+Backends do not know one another. Third parties add one through the entry-point group `edgekit.backends`; built-ins take the same path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from edgekit.formats import Model, Session
+from edgekit.graph import Graph
+from edgekit.target import Target
+from edgekit.tensors import Arrays, Signature
+
+
+class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One way to build the artifact.
+
+    `rounding` is `nearest`, `bias` or `second-order`. `keep_float` and `wide` name operators left in float, or given 16-bit activations.
+    """
+
+    precision: str
+    rounding: str = "second-order"
+    keep_float: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Artifact:
+    """What the device's runtime loads: `path` is the file or folder, `signature` has stored dtypes, scales and the source's names and order.
+
+    `runtime_names` maps a source name to the name the runtime knows, where they differ. `notices` tell what was traded or found.
+    `sensitivity` lists (operator, dB lost, reason), worst first, where the backend measured it.
+    """
+
+    path: Path
+    format: str
+    signature: Signature
+    candidate: Candidate
+    runtime_names: dict[str, str] = dataclasses.field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    sensitivity: tuple[tuple[str, float, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a backend builds with.
+
+    `calibration` are real-valued input sets of the model's signature; `io` is `float32` or `int8` (the type at the artifact's edge);
+    `workdir` is an empty folder that the caller removes; `progress(done, of, what)` may be called at any time.
+    """
+
+    target: Target
+    calibration: Sequence[Arrays]
+    workdir: Path
+    io: str = "float32"
+    progress: Callable[[int, int, str], None] = lambda done, of, what: None
+
+
+class Backend(Protocol):
+    """One artifact family (a module can be one)."""
+
+    name: str
+    accepts: tuple[str, ...]
+    """Model formats it builds from, best first."""
+    precisions: tuple[str, ...]
+    """Precisions it can build, most faithful first."""
+
+    def prepare(self, model: Model, context: Context) -> Callable[[Candidate], Artifact]:
+        """Do once what all candidates share; the result builds one artifact a call. Raises `ConversionError`."""
+
+    def emulate(self, artifact: Artifact) -> Session:
+        """The artifact, or its twin, on this machine. Inputs and outputs are in the artifact's stored types, by source name."""
+
+    def graph(self, artifact: Artifact) -> Graph:
+        """The operators of the final artifact."""
+
+    def trim(self, graph: Graph, folder: Path) -> dict[str, str]:
+        """Write the inputs of the runtime's own selective build into `folder`; file name -> what it is for."""

@@ -1,0 +1,91 @@
+"""Model formats: one module each, found by name. A format module has
+
+- `open(reference, inputs) -> Model`: read and check a model (`inputs`: shapes the user fixed, by input name);
+- `session(model) -> Session`: run it on this machine;
+- `graph(model) -> Graph`: its operators, where the format has them.
+
+The set is closed; converters join the formats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from edgekit.errors import UsageError
+from edgekit.tensors import Array, Arrays, Signature
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+FORMATS = ("torch", "keras", "savedmodel", "onnx", "tflite", "mlprogram")
+
+SUFFIXES = {
+    ".pt2": "torch",
+    ".pt": "torch",
+    ".pth": "torch",
+    ".keras": "keras",
+    ".h5": "keras",
+    ".onnx": "onnx",
+    ".tflite": "tflite",
+    ".mlpackage": "mlprogram",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model that was opened: `path` for a file or folder, `handle` for an object in memory (an exported program, a Keras model).
+
+    `digest` is the SHA-256 (hex) of the source: its files, or graph and weights of an object. `notices` are things the user should know
+    (dimensions fixed, training mode switched off). `examples` are inputs that came with the model, if any.
+    """
+
+    format: str
+    name: str
+    signature: Signature
+    digest: str
+    path: Path | None = None
+    handle: Any = None
+    notices: tuple[str, ...] = ()
+    examples: Arrays | None = None
+
+
+class Session(Protocol):
+    """A model ready to run on this machine, in float or in its stored types."""
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Outputs by name, in the signature's order, for inputs of the signature's shapes and dtypes."""
+
+
+def module(format_name: str) -> ModuleType:
+    """The module of a format."""
+    return importlib.import_module(f"edgekit.formats.{format_name}")
+
+
+def open(reference: str, inputs: Shapes | None = None) -> Model:
+    """Open a model by file, folder or `package.module:function`.
+
+    Raises `UsageError` for a reference that names nothing, `ConversionError` for a model that cannot be used.
+    """
+    return _module_of(reference).open(reference, dict(inputs or {}))  # type: ignore[no-any-return]
+
+
+def session(model: Model) -> Session:
+    """Make `model` ready to run here."""
+    return module(model.format).session(model)  # type: ignore[no-any-return]
+
+
+def _module_of(reference: str) -> ModuleType:
+    path = Path(reference)
+    if path.is_dir() and (path / "saved_model.pb").is_file():
+        return module("savedmodel")
+    if path.suffix.lower() in SUFFIXES and path.exists():
+        return module(SUFFIXES[path.suffix.lower()])
+    if ":" in reference and not path.exists():
+        return module("function")
+    if not path.exists():
+        raise UsageError(f"{reference}: no such file or folder", "give a model file, a SavedModel folder or package.module:function")
+    raise UsageError(f"{reference}: not a model format that edgekit reads", f"known suffixes: {', '.join(SUFFIXES)}; a SavedModel folder; package.module:function")

@@ -1,0 +1,91 @@
+"""Named tensors: what a model takes and gives, and how stored integers map to real values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    Arrays = Mapping[str, NDArray[Any]]
+else:  # numpy is imported where it is used: `edgekit --help` must not pay for it
+    Array = Any
+    Arrays = Mapping[str, Any]
+
+DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
+
+
+class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One input or output.
+
+    `shape` holds static sizes. `scale` and `zero_point` describe a quantized tensor: real = scale * (stored - zero_point), per tensor.
+    `layout` is `NCHW`, `NHWC` or empty where the question does not arise.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float | None = None
+    zero_point: int = 0
+    layout: str = ""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """Inputs and outputs in the source model's order, under the source model's names."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def dequantize(stored: Array, spec: TensorSpec) -> Array:
+    """Real values (float32; float64 stays) of a stored tensor, by its own scale and zero point."""
+    import numpy as np
+
+    if spec.scale is None:
+        return stored if stored.dtype == np.float64 else stored.astype(np.float32)
+    return ((stored.astype(np.float64) - spec.zero_point) * spec.scale).astype(np.float32)
+
+
+def quantize(real: Array, spec: TensorSpec) -> Array:
+    """Stored values of a real tensor: round half to even, saturate to the dtype; a plain cast where `spec` has no scale."""
+    import numpy as np
+
+    dtype = np.dtype(spec.dtype)
+    if spec.scale is None:
+        return real.astype(dtype)
+    limits = np.iinfo(dtype)
+    steps = np.rint(real.astype(np.float64) / spec.scale) + spec.zero_point
+    return np.clip(steps, limits.min, limits.max).astype(dtype)
+
+
+def write_raw(path: Path, array: Array) -> None:
+    """Write a tensor as raw little-endian, C-ordered bytes."""
+    import numpy as np
+
+    path.write_bytes(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+
+
+def read_raw(path: Path, spec: TensorSpec) -> Array:
+    """Read a raw little-endian tensor of `spec`'s shape and dtype. Raises `ValueError` when the byte count does not fit."""
+    import numpy as np
+
+    dtype = np.dtype(spec.dtype).newbyteorder("<")
+    data = path.read_bytes()
+    wanted = spec.elements * dtype.itemsize
+    if len(data) != wanted:
+        raise ValueError(f"{path.name}: {len(data)} bytes, but {spec.name} {spec.dtype}{list(spec.shape)} takes {wanted}")
+    return np.frombuffer(data, dtype).reshape(spec.shape).astype(spec.dtype)
+
