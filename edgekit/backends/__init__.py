@@ -10,24 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from edgekit.formats import Model, Session
 from edgekit.graph import Graph
+from edgekit.planner import Candidate
 from edgekit.target import Target
 from edgekit.tensors import Arrays, Signature
 
-
-class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One way to build the artifact.
-
-    `rounding` is `nearest`, `bias` or `second-order`. `keep_float` and `wide` name operators left in float, or given 16-bit activations.
-    """
-
-    precision: str
-    rounding: str = "second-order"
-    keep_float: tuple[str, ...] = ()
-    wide: tuple[str, ...] = ()
+__all__ = ["Artifact", "Backend", "Candidate", "Context"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,200 @@
+"""Bundles `NAME-TARGET.edgekit`: one zip, reproducible to the byte when written, untrusted when read."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from edgekit.errors import BundleError, UsageError
+from edgekit.manifest import SCHEMA, FileEntry, Manifest
+
+MANIFEST = "manifest.json"
+SUFFIX = ".edgekit"
+MAX_FILES = 10_000
+MAX_MANIFEST_BYTES = 64 * 1024**2
+MAX_TOTAL_BYTES = 8 * 1024**3
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_CHUNK = 1 << 20
+
+
+class Bundle:
+    """An open, verified bundle. Use as a context manager."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, manifest: Manifest, sha256: str) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.sha256 = sha256
+        self._archive = archive
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._archive.close()
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file. Raises `BundleError` when the manifest does not list it."""
+        if name not in self.manifest.files:
+            raise BundleError(f"{self.path.name}: there is no {name} in this bundle")
+        return self._archive.read(name)
+
+    def extract(self, prefix: str, folder: Path) -> list[Path]:
+        """Write the file `prefix`, or every file below the folder `prefix`, into `folder` under its last parts; the paths written."""
+        base = PurePosixPath(prefix)
+        written = []
+        for name in self.manifest.files:
+            path = PurePosixPath(name)
+            if path == base or base in path.parents:
+                out = folder / base.name / path.relative_to(base) if path != base else folder / base.name
+                out.parent.mkdir(parents=True, exist_ok=True)
+                with self._archive.open(name) as source, out.open("wb") as sink:
+                    while chunk := source.read(_CHUNK):
+                        sink.write(chunk)
+                written.append(out)
+        if not written:
+            raise BundleError(f"{self.path.name}: there is no {prefix} in this bundle")
+        return written
+
+
+def write(path: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> None:
+    """Write a bundle: entries sorted, times fixed, `manifest.files` filled from `files`. The file appears complete or not at all.
+
+    Raises `UsageError` when the place cannot be written.
+    """
+    entries = {name: _entry(files[name]) for name in sorted(files)}
+    document = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files=entries), order="deterministic"), indent=1)
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        _add(archive, MANIFEST, document)
+        for name in entries:
+            _add(archive, name, files[name])
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place on success and is removed on failure. Raises `UsageError` when it cannot be written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}", "choose a writable place with --out") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def open(path: Path) -> Bundle:
+    """Open and verify a bundle: names, sizes and checksums of every file.
+
+    Raises `UsageError` when there is no such file, `BundleError` when it is corrupt, hostile or of a newer schema. Nothing is written.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: no such bundle", "make one with 'edgekit package'")
+    with contextlib.ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            manifest = _manifest(path, archive)
+            _verify(path, archive, manifest)
+        except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, OSError, RuntimeError, ValueError, zlib.error) as error:
+            raise BundleError(f"{path.name}: not a readable bundle: {error}") from error
+        bundle = Bundle(path, archive, manifest, hash_file(path))
+        stack.pop_all()
+        return bundle
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 (hex) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _manifest(path: Path, archive: zipfile.ZipFile) -> Manifest:
+    infos = archive.infolist()
+    names = [info.filename for info in infos]
+    if len(names) > MAX_FILES:
+        raise BundleError(f"{path.name}: {len(names)} files; a bundle has at most {MAX_FILES}")
+    if len(set(names)) != len(names):
+        raise BundleError(f"{path.name}: a file name appears twice")
+    for info in infos:
+        _check_name(path, info)
+    if MANIFEST not in names:
+        raise BundleError(f"{path.name}: no {MANIFEST}; not an edgekit bundle")
+    if archive.getinfo(MANIFEST).file_size > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{path.name}: {MANIFEST} is {archive.getinfo(MANIFEST).file_size} bytes")
+    data = archive.read(MANIFEST)
+    _check_schema(path, data)
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise BundleError(f"{path.name}: {MANIFEST}: {error}") from error
+
+
+def _check_schema(path: Path, data: bytes) -> None:
+    try:
+        schema = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).get("schema", msgspec.Raw(b"0"))
+        number = msgspec.json.decode(schema, type=int)
+    except msgspec.DecodeError as error:
+        raise BundleError(f"{path.name}: {MANIFEST}: {error}") from error
+    if number != SCHEMA:
+        raise BundleError(f"{path.name}: bundle schema {number}, but this edgekit reads {SCHEMA}", "use the edgekit version that wrote it, or package again")
+
+
+def _check_name(path: Path, info: zipfile.ZipInfo) -> None:
+    name = info.filename
+    pure = PurePosixPath(name)
+    escapes = not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or ":" in name or str(pure) != name
+    if escapes:
+        raise BundleError(f"{path.name}: the entry {name!r} leaves the bundle")
+    if stat.S_ISLNK(info.external_attr >> 16):
+        raise BundleError(f"{path.name}: the entry {name!r} is a symbolic link")
+
+
+def _verify(path: Path, archive: zipfile.ZipFile, manifest: Manifest) -> None:
+    present = {info.filename for info in archive.infolist()} - {MANIFEST}
+    for name in sorted(present ^ manifest.files.keys()):
+        raise BundleError(f"{path.name}: {name} is {'not listed in' if name in present else 'missing, though listed in'} {MANIFEST}")
+    if sum(entry.bytes for entry in manifest.files.values()) > MAX_TOTAL_BYTES:
+        raise BundleError(f"{path.name}: unpacks to more than {MAX_TOTAL_BYTES} bytes")
+    for name, entry in manifest.files.items():
+        _verify_file(path, archive, name, entry)
+
+
+def _verify_file(path: Path, archive: zipfile.ZipFile, name: str, entry: FileEntry) -> None:
+    digest, size = hashlib.sha256(), 0
+    with archive.open(name) as file:
+        while chunk := file.read(_CHUNK):
+            size += len(chunk)
+            if size > entry.bytes:
+                raise BundleError(f"{path.name}: {name} unpacks to more than the {entry.bytes} bytes its manifest states")
+            digest.update(chunk)
+    if size != entry.bytes or digest.hexdigest() != entry.sha256:
+        raise BundleError(f"{path.name}: {name} does not match its checksum", "copy or package the bundle again")
+
+
+def _entry(content: Path | bytes) -> FileEntry:
+    if isinstance(content, bytes):
+        return FileEntry(len(content), hashlib.sha256(content).hexdigest())
+    return FileEntry(content.stat().st_size, hash_file(content))
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: Path | bytes) -> None:
+    info = zipfile.ZipInfo(name, _EPOCH)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    info.create_system = 3
+    size = len(content) if isinstance(content, bytes) else content.stat().st_size
+    with archive.open(info, "w", force_zip64=size >= zipfile.ZIP64_LIMIT) as sink:
+        if isinstance(content, bytes):
+            sink.write(content)
+            return
+        with content.open("rb") as source:
+            while chunk := source.read(_CHUNK):
+                sink.write(chunk)

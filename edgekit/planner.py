@@ -1,0 +1,118 @@
+"""Choose how to build: candidates in, measured points out, the best fidelity within every limit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from edgekit.target import Target, Tolerance
+
+Prefer = Literal["fidelity", "size"]
+
+TIERS: tuple[tuple[str, ...], ...] = (("fp32",), ("fp16",), ("w8", "w8-dynamic", "w8a16", "w8a8"))
+"""Precisions by fidelity: nothing in a later tier can be better than a point of an earlier one, so building stops at the first that fits."""
+
+
+class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One way to build the artifact.
+
+    `rounding` is `nearest`, `bias` or `second-order`. `keep_float` and `wide` name operators left in float, or given 16-bit activations.
+    """
+
+    precision: str
+    rounding: str = "second-order"
+    keep_float: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
+
+
+class Point(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A candidate after it was built and run here: bytes, and fidelity against the float source on held-out samples (measured).
+
+    `sqnr_db` is that of the worst output; `top1` is absent where outputs are no class scores. `excess` says which limits it breaks.
+    `failed` is the reason when it could not be built.
+    """
+
+    candidate: Candidate
+    model_bytes: int = 0
+    total_bytes: int = 0
+    sqnr_db: float = 0.0
+    top1: float | None = None
+    excess: tuple[str, ...] = ()
+    failed: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Built, and within every limit on bytes."""
+        return not self.excess and not self.failed
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The measured points and the chosen one (an index into `points`), or none when nothing fits. `skipped` were not built: why."""
+
+    points: tuple[Point, ...]
+    chosen: int | None
+    prefer: Prefer
+    skipped: dict[str, str] = {}
+
+    @property
+    def choice(self) -> Point | None:
+        """The chosen point."""
+        return None if self.chosen is None else self.points[self.chosen]
+
+    @property
+    def nearest(self) -> Point | None:
+        """The smallest point that could be built: what the nearest plan would cost when nothing fits."""
+        built = [point for point in self.points if not point.failed]
+        return min(built, key=lambda point: point.total_bytes, default=None)
+
+
+def tiers(target: Target, available: Sequence[str], precision: str, rounding: str, *, calibrated: bool) -> tuple[list[list[Candidate]], dict[str, str]]:
+    """Candidates to build, tier by tier, and the precisions left out with the reason.
+
+    `precision` is one name or `auto`; `available` are the backend's precisions. Static integer activations need calibration data.
+    """
+    wanted = [precision] if precision != "auto" else [p for p in target.precisions if p in available]
+    skipped = {p: "needs --calibration data" for p in wanted if not calibrated and precision == "auto" and needs_calibration(p)}
+    kept = [p for p in wanted if p not in skipped]
+    known = [tier for tier in TIERS if any(p in tier for p in kept)]
+    rows = [[Candidate(p, rounding) for p in kept if p in tier] for tier in known]
+    strange = [p for p in kept if not any(p in tier for tier in TIERS)]
+    return rows + [[Candidate(p, rounding)] for p in strange], skipped
+
+
+def needs_calibration(precision: str) -> bool:
+    """Whether activations get static ranges, which only data can give."""
+    return "a8" in precision or "a16" in precision
+
+
+def settled(points: Iterable[Point], prefer: Prefer) -> bool:
+    """Whether later tiers need not be built: a point that fits is there, and fidelity is what counts."""
+    return prefer == "fidelity" and any(point.fits for point in points)
+
+
+def choose(points: Sequence[Point], tolerances: dict[str, Tolerance], prefer: Prefer, skipped: dict[str, str] | None = None) -> Plan:
+    """The best fidelity among the points that fit (`fidelity`), or the smallest of those within the profile's tolerance (`size`).
+
+    Ties on fidelity go to the smaller one. With `size`, when none is within tolerance, the most faithful that fits is chosen, and the caller
+    judges it.
+    """
+    fitting = [i for i, point in enumerate(points) if point.fits]
+    good = [i for i in fitting if within(points[i], tolerances.get(points[i].candidate.precision))]
+    if prefer == "size" and good:
+        chosen = min(good, key=lambda i: (points[i].model_bytes, -points[i].sqnr_db))
+    elif fitting:
+        chosen = max(fitting, key=lambda i: (points[i].sqnr_db, -points[i].model_bytes))
+    else:
+        return Plan(tuple(points), None, prefer, skipped or {})
+    return Plan(tuple(points), chosen, prefer, skipped or {})
+
+
+def within(point: Point, tolerance: Tolerance | None) -> bool:
+    """Whether a point keeps the fidelity that the profile asks of its precision."""
+    if tolerance is None:
+        return True
+    if tolerance.min_sqnr_db is not None and point.sqnr_db < tolerance.min_sqnr_db:
+        return False
+    return tolerance.min_top1 is None or point.top1 is None or point.top1 >= tolerance.min_top1

@@ -1,0 +1,165 @@
+"""Carry a bundle to a device and back: bundle -> job folder -> link -> result folder -> Run."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from edgekit import job as contract
+from edgekit import runtimes
+from edgekit.bundle import Bundle
+from edgekit.errors import RunnerError
+from edgekit.job import Job, Result, TensorFile
+from edgekit.manifest import Manifest, golden_file, golden_spec
+from edgekit.tensors import Array, TensorSpec, quantize, read_raw, write_raw
+from edgekit.transports import Facts, Link
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """How to run: latency is taken for `min_runs` runs or `max_seconds`, whichever ends first; `runtime_library` replaces the one found."""
+
+    threads: int = 4
+    affinity: Literal["any", "big", "little"] = "any"
+    warmup_runs: int = 10
+    min_runs: int = 100
+    max_seconds: float = 5.0
+    timeout_s: float = 600.0
+    accelerator: str = ""
+    runtime_library: Path | None = None
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What came back: `outputs[i]` are sample i's outputs in stored types, by source name and in the signature's order."""
+
+    facts: Facts
+    job: Job
+    result: Result
+    outputs: tuple[dict[str, Array], ...]
+    seconds: float
+
+
+def run(bundle: Bundle, link: Link, options: RunOptions) -> Run:
+    """Execute a bundle's golden samples on a device.
+
+    Raises `DeviceError` when the device could not be used, `RunnerError` when the runner failed there or its answer cannot be trusted.
+    """
+    facts = link.facts()
+    with tempfile.TemporaryDirectory(prefix="edgekit-job-") as scratch:
+        job_folder, result_folder = Path(scratch, "job"), Path(scratch, "result")
+        job_folder.mkdir()
+        result_folder.mkdir()
+        job = write_job(bundle, job_folder, facts, options)
+        start = time.monotonic()
+        link.execute(job_folder, result_folder, options.timeout_s)
+        seconds = time.monotonic() - start
+        result = contract.read_result(result_folder)
+        if result.status != "ok":
+            raise RunnerError(_failure(result, facts), _hint(result), stage=result.stage or "invoke")
+        outputs = read_outputs(result_folder, result, bundle.manifest)
+    return Run(facts, job, result, outputs, seconds)
+
+
+def write_job(bundle: Bundle, folder: Path, facts: Facts, options: RunOptions) -> Job:
+    """Fill a job folder for a device with these facts: artifact, inputs in stored types, and for a native device runner and runtime library."""
+    manifest = bundle.manifest
+    target = manifest.target
+    bundle.extract(manifest.artifact.main, folder)
+    samples = tuple(_write_inputs(bundle, folder, sample) for sample in range(len(manifest.golden.samples)))
+    job = Job(
+        runtime=target.runtime.name,
+        artifact=Path(manifest.artifact.main).name,
+        samples=samples,
+        outputs=tuple(_runtime_spec(manifest, spec) for spec in manifest.signature.outputs),
+        library=_add_native(folder, facts, manifest, options) if facts.runner == "native" else "",
+        accelerator=options.accelerator or target.runtime.accelerator,
+        threads=min(options.threads, facts.cores or options.threads),
+        affinity=options.affinity,
+        warmup_runs=options.warmup_runs,
+        min_runs=options.min_runs,
+        max_seconds=options.max_seconds,
+        options=options.options,
+    )
+    contract.write(folder, job)
+    return job
+
+
+def read_outputs(folder: Path, result: Result, manifest: Manifest) -> tuple[dict[str, Array], ...]:
+    """The outputs of every sample, checked against the bundle's signature. Raises `RunnerError` when one is absent or of another form."""
+    if len(result.outputs) != len(manifest.golden.samples):
+        raise RunnerError(f"{len(result.outputs)} samples came back, {len(manifest.golden.samples)} were sent", stage="output")
+    return tuple(_read_sample(folder, sample, manifest) for sample in result.outputs)
+
+
+def _write_inputs(bundle: Bundle, folder: Path, sample: int) -> tuple[TensorFile, ...]:
+    (folder / "inputs").mkdir(exist_ok=True)
+    files = []
+    for index, spec in enumerate(bundle.manifest.signature.inputs):
+        real = _golden(bundle, "inputs", sample, index)
+        name = f"inputs/{sample:03d}-{index}.raw"
+        write_raw(folder / name, quantize(real, spec))
+        files.append(TensorFile(_runtime_spec(bundle.manifest, spec).name, spec.dtype, spec.shape, name))
+    return tuple(files)
+
+
+def golden(bundle: Bundle, kind: str) -> tuple[dict[str, Array], ...]:
+    """The golden tensors of a kind (`inputs`, `reference`, `host`), by source name, one dict a sample, in the types they are stored in."""
+    signature = bundle.manifest.signature
+    names = [spec.name for spec in (signature.inputs if kind == "inputs" else signature.outputs)]
+    samples = range(len(bundle.manifest.golden.samples))
+    return tuple({name: _golden(bundle, kind, sample, index) for index, name in enumerate(names)} for sample in samples)
+
+
+def _golden(bundle: Bundle, kind: str, sample: int, tensor: int) -> Array:
+    import numpy as np
+
+    spec = golden_spec(bundle.manifest, kind, tensor)
+    data = bundle.read(golden_file(kind, sample, tensor))
+    return np.frombuffer(data, np.dtype(spec.dtype).newbyteorder("<")).reshape(spec.shape).astype(spec.dtype)
+
+
+def _runtime_spec(manifest: Manifest, spec: TensorSpec) -> TensorSpec:
+    return msgspec.structs.replace(spec, name=manifest.artifact.runtime_names.get(spec.name, spec.name))
+
+
+def _add_native(folder: Path, facts: Facts, manifest: Manifest, options: RunOptions) -> str:
+    library = runtimes.library(manifest.target.runtime.name, facts.platform, options.runtime_library)
+    shutil.copy(runtimes.runner(facts.platform), folder / "runner")
+    shutil.copy(library, folder / library.name)
+    return library.name
+
+
+def _read_sample(folder: Path, files: tuple[TensorFile, ...], manifest: Manifest) -> dict[str, Array]:
+    by_name = {file.name: file for file in files}
+    outputs = {}
+    for spec in manifest.signature.outputs:
+        file = by_name.get(manifest.artifact.runtime_names.get(spec.name, spec.name))
+        if file is None:
+            raise RunnerError(f"the device gave no output {spec.name!r}; it gave {', '.join(sorted(by_name)) or 'none'}", stage="output")
+        if (file.dtype, file.shape) != (spec.dtype, spec.shape):
+            raise RunnerError(f"output {spec.name!r} came back as {file.dtype}{list(file.shape)}, not {spec.dtype}{list(spec.shape)}", stage="output")
+        try:
+            outputs[spec.name] = read_raw(contract.inside(folder, file.file), file.spec)
+        except (OSError, ValueError) as error:
+            raise RunnerError(f"output {spec.name!r}: {error}", stage="output") from error
+    return outputs
+
+
+def _failure(result: Result, facts: Facts) -> str:
+    return f"the runner failed on {facts.model or facts.identity} at the stage {result.stage}: {result.error or 'no reason given'}"
+
+
+def _hint(result: Result) -> str | None:
+    return {
+        "library": "give a runtime library built for this device with --runtime",
+        "model": "was the bundle packaged for this target and runtime version?",
+        "prepare": "the runtime refuses the artifact; 'edgekit inspect BUNDLE' lists its operators and versions",
+    }.get(result.stage or "")
