@@ -42,6 +42,9 @@ class Job(msgspec.Struct, frozen=True):
     then runs until `min_runs` are done or `max_seconds` have passed, at least one. `min_runs` 0 takes no latency.
     `library` is the runtime's shared library in the job folder (native runners). `accelerator` is `cpu`, `xnnpack`, `nnapi`, `gpu`, `qnn`...
     `state_from` feeds an output of the previous sample to an input of the next (output name -> input name) for streaming models.
+    `runtime_names` maps a name of the job to the name the runtime knows, where they differ: tensors are matched by name, never by luck.
+    With `cool_below_millicelsius` the executor first waits, at most `cool_wait_seconds`, until its hottest zone is no hotter than that.
+    An option that the runtime does not know is refused.
     """
 
     runtime: str
@@ -57,24 +60,41 @@ class Job(msgspec.Struct, frozen=True):
     max_seconds: float = 5.0
     state_from: dict[str, str] = {}
     options: dict[str, str] = {}
+    runtime_names: dict[str, str] = {}
+    cool_below_millicelsius: int | None = None
+    cool_wait_seconds: float = 0.0
     schema: int = SCHEMA
 
 
 class Delegation(msgspec.Struct, frozen=True):
-    """What the runtime says it placed on an accelerator: `nodes` of `total` operators, in `partitions` parts; `operators` where it names them."""
+    """What the runtime says it placed on an accelerator: `nodes` of `total` operators, in `partitions` parts.
+
+    `operators` and `fallback` are the kinds of operators taken and left, where it names them. `delegate` is empty when none was asked for.
+    """
 
     delegate: str
     nodes: int
     total: int
     partitions: int = 1
     operators: tuple[str, ...] = ()
+    fallback: tuple[str, ...] = ()
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """Temperatures (milli-degrees Celsius by zone) and clocks (kHz by core) after `run` timed runs."""
+
+    run: int
+    temperatures: dict[str, int] = {}
+    clocks: dict[str, int] = {}
 
 
 class Result(msgspec.Struct, frozen=True):
     """What happened. `status` is `ok` or `failed`; a failure names its `stage` and `error`.
 
-    Times are in ns, one entry a run. `load_cold_ns` is the first load of the artifact in the process, `load_warm_ns` a second one.
+    Times are in ns, one entry a run. `load_cold_ns` is the first load of the artifact in the process, `load_warm_ns` a second one;
+    `library_ns` is the load of the runtime itself. `sample_ns[i]` is the untimed run of sample i: the first is the model's first inference.
     `temperatures` are in milli-degrees Celsius by zone, `clocks` in kHz by core. `outputs[i]` belongs to sample i.
+    `log` has a reading about every second of timing. `affinity` lists the processors the run could use.
     `delegation` is null where the runtime cannot tell. `counters` holds named counts that are not times (instructions, stack bytes).
     """
 
@@ -85,8 +105,10 @@ class Result(msgspec.Struct, frozen=True):
     runtime_version: str = ""
     runner_version: str = ""
     outputs: tuple[tuple[TensorFile, ...], ...] = ()
+    library_ns: int | None = None
     load_cold_ns: int | None = None
     load_warm_ns: int | None = None
+    sample_ns: tuple[int, ...] = ()
     warmup_ns: tuple[int, ...] = ()
     latency_ns: tuple[int, ...] = ()
     peak_memory_bytes: int | None = None
@@ -94,6 +116,8 @@ class Result(msgspec.Struct, frozen=True):
     temperatures_after: dict[str, int] = {}
     clocks_before: dict[str, int] = {}
     clocks_after: dict[str, int] = {}
+    log: tuple[Reading, ...] = ()
+    affinity: tuple[int, ...] = ()
     delegation: Delegation | None = None
     counters: dict[str, int] = {}
     schema: int = SCHEMA
