@@ -1,0 +1,221 @@
+"""PyTorch: an exported program (`.pt2`), TorchScript (`.pt`), or a module that a function returned.
+
+Every source becomes a `torch.export.ExportedProgram` with static shapes, kept as the model's handle. A flat list of its tensor inputs, in
+order, is the signature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError, UsageError, require
+from edgekit.formats import Model, Session, Shapes
+from edgekit.formats._source import check_names, digest_of_files, fix_shapes
+from edgekit.formats._torch_program import (
+    check_inference_mode,
+    digest_of_program,
+    export,
+    flat_outputs,
+    flat_tensors,
+    input_specs,
+    output_specs,
+    unflatten,
+)
+from edgekit.tensors import Array, Arrays, Signature, TensorSpec
+
+
+def open(reference: str, inputs: Shapes) -> Model:
+    """Open a `.pt2` or TorchScript file.
+
+    Raises `ConversionError` for a file of weights alone, a damaged file, or a model in training mode.
+    """
+    path = Path(reference)
+    kind = _kind(path)
+    if kind == "program":
+        return _open_program(path, inputs)
+    if kind == "script":
+        return _open_script(path, inputs)
+    raise ConversionError(
+        f"{path}: {kind}; edgekit does not run pickled code",
+        "save the whole model with torch.export.save, or give package.module:function that builds it",
+    )
+
+
+def from_module(module: Any, examples: Any, inputs: Shapes, name: str) -> Model:
+    """A model of a `torch.nn.Module` with example inputs (a tensor, a tuple or a dict by argument name) or shapes by argument name."""
+    module, notices = _inference_mode(module)
+    names = argument_names(module.forward)
+    given = _named_examples(examples, names)
+    check_names(inputs, names)
+    arguments = {n: _example(n, given.get(n), inputs.get(n)) for n in names if n in given or n in inputs}
+    if not arguments:
+        raise ConversionError(f"{name}: the sizes of the inputs are unknown", "return (module, example_inputs), or give --input NAME=1x3x224x224 for each input")
+    program = export(module, (), arguments, name)
+    kept = all(_same_shape(given.get(n), arguments[n]) for n in arguments)
+    return _model(program, name, digest_of_program(program), notices=notices, examples=kept)
+
+
+def session(model: Model) -> Session:
+    """Run the exported program on the CPU, without gradients."""
+    return _TorchSession(model.handle.module(), model)
+
+
+def argument_names(forward: Any) -> list[str]:
+    """Names of a forward function's arguments, without `self`, `*args` and `**kwargs`."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [name for name, parameter in inspect.signature(forward).parameters.items() if parameter.kind in kinds]
+
+
+@dataclasses.dataclass(frozen=True)
+class _TorchSession:
+    module: Any
+    model: Model
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        import numpy as np
+        import torch
+
+        flat = [torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in self.model.signature.inputs]
+        args, kwargs = unflatten(self.model.handle, flat)
+        with torch.no_grad():
+            outputs = flat_outputs(self.module(*args, **kwargs))
+        return {spec.name: tensor.numpy() for spec, tensor in zip(self.model.signature.outputs, outputs, strict=True)}
+
+
+def _kind(path: Path) -> str:
+    """`program`, `script`, or what else the file is."""
+    if not zipfile.is_zipfile(path):
+        return "not a PyTorch archive (a truncated file, or a pickle of an old PyTorch)"
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if any(name.endswith(("models/model.json", "serialized_exported_program.json")) for name in names):
+        return "program"
+    if any(name.endswith("/constants.pkl") for name in names):
+        return "script"
+    if any(name.endswith("/data.pkl") for name in names):
+        return "a pickle (weights alone, or a whole pickled module)"
+    return "a zip file that holds no PyTorch model"
+
+
+def _open_program(path: Path, inputs: Shapes) -> Model:
+    torch = require("torch", extra="torch", purpose="reading an exported program")
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # the loader raises whatever its parts raise
+        raise ConversionError(f"{path}: not a readable exported program ({_first_line(error)})", "export it again with this PyTorch") from error
+    specs = input_specs(program)
+    fixed, notices = fix_shapes(specs, inputs)
+    if fixed != specs:
+        flat = [_example(spec.name, None, spec.shape, spec.dtype) for spec in fixed]
+        args, kwargs = unflatten(program, flat)
+        program = export(program.module(), args, kwargs, path.name)
+    return _model(program, path.stem, digest_of_files(path), path=path, notices=notices, names=[s.name for s in specs], examples=fixed == specs)
+
+
+def _open_script(path: Path, inputs: Shapes) -> Model:
+    torch = require("torch", extra="torch", purpose="reading TorchScript")
+    try:
+        script = torch.jit.load(path, map_location="cpu")
+    except Exception as error:
+        raise ConversionError(f"{path}: not readable TorchScript ({_first_line(error)})") from error
+    script, notices = _inference_mode(script)
+    names = [argument.name for argument in script.forward.schema.arguments][1:]
+    check_names(inputs, names)
+    missing = [name for name in names if name not in inputs]
+    if missing:
+        raise ConversionError(f"{path}: TorchScript states no sizes; input {missing[0]} is unknown", f"give --input {missing[0]}=1x3x224x224")
+    flat = tuple(_example(name, None, inputs[name]) for name in names)
+    program = export(_script_as_program(script, flat, path.name).module(), flat, {}, path.name)
+    model = _model(program, path.stem, digest_of_files(path), path=path, notices=notices, names=names)
+    _check_against_script(model, script, flat)
+    return model
+
+
+def _script_as_program(script: Any, flat: tuple[Any, ...], name: str) -> Any:
+    from torch._export.converter import TS2EPConverter  # the only reader of TorchScript control flow and attributes that PyTorch has
+
+    try:
+        return TS2EPConverter(script, flat).convert()
+    except Exception as error:
+        raise ConversionError(
+            f"{name}: TorchScript that cannot be turned into a static graph ({_first_line(error)})",
+            "give package.module:function that builds the original module",
+        ) from error
+
+
+def _check_against_script(model: Model, script: Any, flat: tuple[Any, ...]) -> None:
+    import numpy as np
+    import torch
+
+    with torch.no_grad():
+        wanted = [tensor.numpy() for tensor in flat_outputs(script(*flat))]
+    feeds = {spec.name: tensor.numpy() for spec, tensor in zip(model.signature.inputs, flat, strict=True)}
+    for (name, got), right in zip(session(model).run(feeds).items(), wanted, strict=True):
+        worst = float(np.abs(got.astype(np.float64) - right).max(initial=0))
+        if not worst <= 1e-4 * max(1.0, float(np.abs(right).max(initial=0))):
+            raise ConversionError(f"{model.name}: the TorchScript module and its static graph differ by {worst:.3g} in {name}", "give package.module:function instead")
+
+
+def _model(
+    program: Any,
+    name: str,
+    digest: str,
+    *,
+    path: Path | None = None,
+    notices: Sequence[str] = (),
+    names: Sequence[str] = (),
+    examples: bool = False,
+) -> Model:
+    check_inference_mode(program)
+    specs = input_specs(program)
+    if names:
+        specs = tuple(TensorSpec(n, s.shape, s.dtype, layout=s.layout) for n, s in zip(names, specs, strict=True))
+    kept = None
+    if examples and program.example_inputs is not None:
+        kept = {spec.name: tensor.detach().numpy() for spec, tensor in zip(specs, flat_tensors(program.example_inputs), strict=True)}
+    return Model("torch", name, Signature(specs, output_specs(program)), digest, path, program, tuple(notices), kept)
+
+
+def _inference_mode(module: Any) -> tuple[Any, tuple[str, ...]]:
+    training = [name or "the module" for name, child in module.named_modules() if child.training]
+    if not training:
+        return module, ()
+    more = f" and {len(training) - 1} more" if len(training) > 1 else ""
+    return module.eval(), (f"the model was in training mode ({training[0]}{more}): switched to inference mode",)
+
+
+def _named_examples(examples: Any, names: Sequence[str]) -> dict[str, Any]:
+    if examples is None:
+        return {}
+    if isinstance(examples, Mapping):
+        check_names({name: () for name in examples}, names)
+        return dict(examples)
+    flat = tuple(examples) if isinstance(examples, (tuple, list)) else (examples,)
+    if len(flat) > len(names):
+        raise UsageError(f"{len(flat)} example inputs, but forward takes {len(names)}: {', '.join(names)}")
+    return dict(zip(names, flat, strict=False))
+
+
+def _example(name: str, given: Any, shape: tuple[int, ...] | None, dtype: str = "float32") -> Any:
+    import torch
+
+    if shape is None or _same_shape(given, shape):
+        return given
+    wanted = given.dtype if isinstance(given, torch.Tensor) else getattr(torch, dtype)
+    if not wanted.is_floating_point:
+        return torch.zeros(shape, dtype=wanted)
+    seed = sum(name.encode())
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(wanted)
+
+
+def _same_shape(given: Any, other: Any) -> bool:
+    return given is not None and tuple(getattr(given, "shape", ())) == tuple(getattr(other, "shape", other if isinstance(other, tuple) else ()))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
