@@ -62,7 +62,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle's manifest. `signature` has the artifact's stored types; `source_signature` the model's own. `build_key` tells a repeat."""
+    """A bundle's manifest. `signature` has the artifact's stored types; `source_signature` the model's own."""
 
     schema: int = SCHEMA
     edgekit: str
@@ -82,7 +82,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
     tools: dict[str, str] = {}
     licenses: dict[str, str] = {}
-    build_key: str = ""
     files: dict[str, FileEntry] = {}
 
 

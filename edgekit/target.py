@@ -26,12 +26,16 @@ class Tolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The runtime on the device: `name` as in a job, `catalogue` the key of its size catalogue, `platform` the row of its library."""
+    """The runtime on the device: `name` as in a job, `catalogue` the key of its size catalogue, `platform` the row of its library.
+
+    `packages` are the Python packages that stand for it here: their versions and licenses go into the manifest.
+    """
 
     name: str
     catalogue: str
     platform: str
     accelerator: str = "cpu"
+    packages: tuple[str, ...] = ()
 
 
 class Tolerances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

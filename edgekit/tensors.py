@@ -71,11 +71,16 @@ def quantize(real: Array, spec: TensorSpec) -> Array:
     return np.clip(steps, limits.min, limits.max).astype(dtype)
 
 
-def write_raw(path: Path, array: Array) -> None:
-    """Write a tensor as raw little-endian, C-ordered bytes."""
+def raw_bytes(array: Array) -> bytes:
+    """A tensor as raw little-endian, C-ordered bytes."""
     import numpy as np
 
-    path.write_bytes(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+    return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def write_raw(path: Path, array: Array) -> None:
+    """Write a tensor as raw little-endian, C-ordered bytes."""
+    path.write_bytes(raw_bytes(array))
 
 
 def read_raw(path: Path, spec: TensorSpec) -> Array:

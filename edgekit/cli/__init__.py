@@ -1,0 +1,68 @@
+"""The command line: words, options and exit codes. Each command's module imports its recipe only when it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from edgekit.cli import inventory, lab, package, view
+from edgekit.cli.output import fail
+from edgekit.errors import EdgekitError
+
+COMMANDS = (
+    package.package,
+    lab.test,
+    view.inspect,
+    lab.compare,
+    lab.drift,
+    package.embed,
+    inventory.targets,
+    inventory.devices,
+    inventory.farm,
+    inventory.tools,
+    inventory.doctor,
+)
+
+
+class _Commands(click.Group):
+    """Commands in the order a newcomer needs them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="edgekit")
+def edgekit() -> None:
+    """Package a trained model for one kind of edge device within a byte budget, and prove it there against the desktop reference.
+
+    \b
+    edgekit package model.pt2 --target android-arm64 --max-size 25MB --calibration photos/
+    edgekit test model-android-arm64.edgekit --device virtual:android-arm64
+
+    Exit codes: 0 passed, 1 checked and out of bounds, 2 bad option, 3 a package is missing, 4 the model cannot be converted, 5 the device could
+    not be used, 6 the runner failed, 7 corrupt or newer bundle, 8 a plug-in would not load.
+    """
+
+
+for _command in COMMANDS:
+    edgekit.add_command(_command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    try:
+        code: Any = edgekit.main(arguments, standalone_mode=False)
+    except EdgekitError as error:
+        code = fail(error, arguments)
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; nothing was written", err=True)
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)

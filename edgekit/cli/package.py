@@ -1,0 +1,93 @@
+"""`edgekit package` and `edgekit embed`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgekit.cli import output
+from edgekit.errors import UsageError
+
+PRECISIONS = "auto, fp32, fp16, w8, w8-dynamic, w8a8, w8a16 (a target may have more: 'edgekit targets NAME')"
+
+
+@click.command(short_help="Turn a model into a verified bundle for one target.")
+@click.argument("model")
+@click.option("--target", "-t", required=True, metavar="T", help="Target profile ('edgekit targets'), or a ./profile.toml.")
+@click.option("--max-size", metavar="SIZE", help="Ceiling for model + runtime + generated code, e.g. 25MB (MB = 10^6, MiB = 2^20).")
+@click.option("--max-model-size", metavar="SIZE", help="Ceiling for the artifact alone.")
+@click.option("--size-of", type=click.Choice(["installed", "download"]), default="installed", show_default=True, help="Which size the ceilings mean.")
+@click.option("--precision", "-p", default="auto", show_default=True, metavar="P", help=PRECISIONS + ".")
+@click.option("--rounding", type=click.Choice(["nearest", "bias", "second-order"]), default="second-order", show_default=True, help="How 8-bit weights are rounded.")
+@click.option("--prefer", type=click.Choice(["fidelity", "size"]), default="fidelity", show_default=True, help="What 'auto' takes within the limits.")
+@click.option("--min-sqnr", type=float, metavar="DB", help="Fidelity to demand, instead of the profile's tolerance.")
+@click.option("--io", type=click.Choice(["float32", "int8"]), default="float32", show_default=True, help="Types at the edge of an integer model.")
+@click.option("--calibration", "-c", metavar="DATA", help="Folder of images or .npy/.npz, one .npz, or package.module:function.")
+@click.option("--preprocess", metavar="SPEC", help="How images become inputs: resize=256,crop=224,mean=0.5:0.5:0.5,... or a .toml file.")
+@click.option("--input", "inputs", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input; needed where the model leaves it open.")
+@click.option("--name", metavar="NAME", help="Name of the bundle; default: the model's.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), default=Path(), help="Folder (or .edgekit file) to write to.  [default: .]")
+@click.option("--runtime-aar", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE", help="Measure the runtime's size in this AAR or .so.")
+@click.option("--rebuild", is_flag=True, help="Build even when nothing has changed.")
+@output.json_option
+def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...], preprocess: str | None, **values: Any) -> int:
+    """Turn MODEL into a verified, size-budgeted bundle for one target.
+
+    MODEL is a file (.pt2, TorchScript .pt, .keras, .h5, .onnx, .tflite), a SavedModel folder (FOLDER#signature), or package.module:function.
+    """
+    from edgekit import packager
+    from edgekit.budget import Limits, parse_size
+    from edgekit.cli import package_view
+    from edgekit.preprocess import parse as parse_preprocess
+
+    options = packager.Options(
+        inputs=dict(_shape(text) for text in inputs),
+        preprocess=parse_preprocess(preprocess) if preprocess else None,
+        limits=Limits(
+            max_total_bytes=parse_size(values["max_size"]) if values["max_size"] else None,
+            max_model_bytes=parse_size(values["max_model_size"]) if values["max_model_size"] else None,
+            size_of=values["size_of"],
+        ),
+        calibration=values["calibration"],
+        precision=values["precision"],
+        rounding=values["rounding"],
+        prefer=values["prefer"],
+        min_sqnr_db=values["min_sqnr"],
+        io=values["io"],
+        name=values["name"] or "",
+        out=values["out"],
+        runtime_aar=values["runtime_aar"],
+        rebuild=values["rebuild"],
+    )
+    with output.progress() as report:
+        outcome = packager.package(model, target, options, report)
+    if json_to:
+        output.write_json(package_view.document(outcome), json_to)
+    if json_to != "-":
+        package_view.show(outcome)
+    return 0 if outcome.passed else 1
+
+
+@click.command(short_help="Generate an AAR, Swift package or C library from a bundle.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="Folder to create.")
+def embed(bundle: Path, out: Path) -> int:
+    """Write a library with a typed wrapper around BUNDLE, ready to add to an app or firmware project."""
+    from edgekit.embed import embed as write
+
+    for path in write(bundle, out):
+        click.echo(path)
+    return 0
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, separator, sizes = text.rpartition("=")
+    try:
+        shape = tuple(int(size) for size in sizes.lower().split("x"))
+    except ValueError:
+        shape = ()
+    if not separator or not name or not shape or min(shape) < 1:
+        raise UsageError(f"--input {text}: not NAME=SIZExSIZE", "for example --input image=1x3x224x224")
+    return name, shape

@@ -1,0 +1,113 @@
+"""Tell whether anything a build depends on has changed, without running the model or importing its framework."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import platformdirs
+
+from edgekit.bundle import hash_file
+
+FileStamp = tuple[str, int, int]
+"""Path, size in bytes, modification time in ns."""
+
+_UNSTABLE = ("/proc/", "/sys/", "/dev/", tempfile.gettempdir() + os.sep)
+_listeners: list[set[str]] = []
+_hooked = False
+
+
+def cache_folder(kind: str) -> Path:
+    """A folder of the user's cache."""
+    folder = Path(platformdirs.user_cache_dir("edgekit"), kind)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def key(*parts: Any) -> str:
+    """SHA-256 (hex) of plain values and structs."""
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
+
+
+def of_path(path: Path) -> str:
+    """SHA-256 (hex) of a file, or of a folder's files by sorted relative name."""
+    if path.is_file():
+        return hash_file(path)
+    digest = hashlib.sha256()
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        digest.update(f"{file.relative_to(path).as_posix()}\0{hash_file(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def of_reference(reference: str) -> str | None:
+    """The state of what a reference names: a file or folder by content, `package.module:function` by the files that its last run opened.
+
+    None when that cannot be told: the function has not run before, or one of those files has changed.
+    """
+    path = Path(reference.partition("#")[0])
+    if path.exists():
+        return key(of_path(path), reference.partition("#")[2], _external(path))
+    record = _record_path(reference)
+    if not record.is_file():
+        return None
+    stamps = msgspec.json.decode(record.read_bytes(), type=list[FileStamp])
+    return key(stamps) if all(_stamp(name) == (name, size, time) for name, size, time in stamps) else None
+
+
+@contextlib.contextmanager
+def recording(reference: str) -> Iterator[None]:
+    """Note every file opened while the function that `reference` names runs; later `of_reference` tells whether one has changed."""
+    _install_hook()
+    opened: set[str] = set()
+    _listeners.append(opened)
+    try:
+        yield
+    finally:
+        _listeners.remove(opened)
+    stamps = sorted(stamp for name in opened if not name.startswith(_UNSTABLE) and (stamp := _stamp(name)))
+    record = _record_path(reference)
+    part = record.with_suffix(f".{os.getpid()}.part")
+    part.write_bytes(msgspec.json.encode(stamps))
+    part.replace(record)
+
+
+def _external(path: Path) -> list[str]:
+    """An ONNX file may keep its weights in files beside it."""
+    beside = sorted(path.parent.glob(path.name + "*.data")) + sorted(path.parent.glob(path.stem + "*.data")) if path.suffix == ".onnx" else []
+    return [hash_file(p) for p in dict.fromkeys(beside)]
+
+
+def _record_path(reference: str) -> Path:
+    return cache_folder("functions") / f"{key(str(Path.cwd()), reference)}.json"
+
+
+def _stamp(name: str) -> FileStamp | None:
+    try:
+        info = Path(name).stat()
+    except OSError:
+        return None
+    return (name, info.st_size, info.st_mtime_ns) if not Path(name).is_dir() else None
+
+
+def _install_hook() -> None:
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_on_event)
+        _hooked = True
+
+
+def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "open" or not _listeners:
+        return
+    name, mode, flags = arguments
+    if isinstance(name, (str, bytes)) and not (flags or 0) & (os.O_WRONLY | os.O_RDWR):
+        path = os.path.abspath(os.fsdecode(name))
+        for opened in _listeners:
+            opened.add(path)

@@ -1,0 +1,278 @@
+"""Recipe 1: a trained model and a target become a verified bundle within its limits, or a report that says which limit broke."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from edgekit import __version__, budget, bundle, fingerprint, formats, hops, opset, parity, planner, plugins, repeats, samples, versions
+from edgekit import target as targets
+from edgekit.backends import Artifact, Backend, Context
+from edgekit.budget import Limits, Part, Usage
+from edgekit.errors import ConversionError, UsageError, close_match
+from edgekit.formats import Model, Session
+from edgekit.manifest import ArtifactEntry, Golden, Manifest, Sensitivity, Source, golden_file
+from edgekit.parity import Finding, OutputParity
+from edgekit.planner import Candidate, Plan, Point, Prefer
+from edgekit.preprocess import Preprocess
+from edgekit.samples import Samples
+from edgekit.target import Target, Tolerance
+from edgekit.tensors import Array, Arrays, Signature, dequantize, quantize, raw_bytes
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the user asked for; see `edgekit package --help`. `out` is a folder, or a file that ends in `.edgekit`."""
+
+    inputs: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    calibration: str | None = None
+    preprocess: Preprocess | None = None
+    precision: str = "auto"
+    rounding: str = "second-order"
+    prefer: Prefer = "fidelity"
+    min_sqnr_db: float | None = None
+    io: str = "float32"
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    runtime_aar: Path | None = None
+    name: str = ""
+    out: Path = dataclasses.field(default_factory=Path)
+    rebuild: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of it. `bundle` is the file written, none when a limit or tolerance broke; `findings` say which. `unchanged`: a repeat."""
+
+    bundle: Path | None
+    manifest: Manifest
+    findings: tuple[Finding, ...] = ()
+    unchanged: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether a bundle within every bound was written."""
+        return self.bundle is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Built:
+    """A candidate that was built: its artifact, what it measured, and how its outputs compare with the float source."""
+
+    artifact: Artifact
+    point: Point
+    loss: tuple[OutputParity, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What stays the same through one packaging."""
+
+    target: Target
+    backend: Backend
+    options: Options
+    source: Model
+    reference: Session
+    data: Samples
+    runtime: tuple[Part, ...]
+    work: Path
+    progress: Progress
+
+
+def package(reference: str, target_name: str, options: Options, progress: Progress = lambda done, of, what: None) -> Outcome:
+    """Convert, quantize, check, budget, verify and bundle a model for a target.
+
+    Raises `UsageError` for bad options or data, `ConversionError` when the model cannot become an artifact, `MissingPackageError` when a
+    toolchain is absent. A limit or tolerance that cannot be met is an outcome, not an error.
+    """
+    target = targets.load(target_name)
+    backend: Backend = plugins.load("edgekit.backends", target.backend)
+    _check_precision(options.precision, target, backend)
+    if not options.rebuild and (repeat := repeats.find(_key(reference, target, options))):
+        return _repeat(repeat)
+    progress(0, 0, "opening the model")
+    with fingerprint.recording(reference):
+        source = formats.open(reference, options.inputs)
+    place = _place(options, options.name or source.name, target)
+    data = samples.load(options.calibration, source.signature, options.preprocess)
+    with tempfile.TemporaryDirectory(prefix="edgekit-package-") as scratch:
+        job = _Job(target, backend, options, source, formats.session(source), data, budget.runtime_parts(target, options.runtime_aar), Path(scratch), progress)
+        model, route = hops.convert(source, job.reference, backend.accepts, data.hop, target.tolerance.conversion, job.work, progress)
+        plan, built = _search(job, model)
+        best = built[plan.chosen] if plan.chosen is not None else min((b for b in built if b), key=lambda b: b.point.total_bytes)
+        assert best is not None
+        outcome, files = _describe(job, best, plan, route)
+        if any(finding.severity == "error" for finding in outcome.findings):
+            return outcome
+        bundle.write(place, outcome.manifest, files)
+    repeats.remember(_key(reference, target, options), place)
+    return dataclasses.replace(outcome, bundle=place)
+
+
+def _search(job: _Job, model: Model) -> tuple[Plan, list[_Built | None]]:
+    """Build tiers of candidates, most faithful first, until the plan is settled. `None` stands for a candidate that could not be built."""
+    options, data = job.options, job.data
+    tiers, skipped = planner.tiers(job.target, job.backend.precisions, options.precision, options.rounding, calibrated=bool(data.train))
+    folder = job.work / "build"
+    folder.mkdir()
+    build = job.backend.prepare(model, Context(job.target, data.train or data.random, folder, options.io, job.progress))
+    job.progress(0, 0, "running the float reference")
+    expected = hops.run(job.reference, data.judged)
+    points: list[Point] = []
+    built: list[_Built | None] = []
+    for tier in tiers:
+        if planner.settled(points, options.prefer):
+            skipped |= {candidate.precision: "not built: a more faithful one fits" for candidate in tier}
+            continue
+        for candidate in tier:
+            job.progress(len(points), sum(map(len, tiers)), f"building {candidate.precision}")
+            found = _measure(job, build, candidate, expected)
+            points.append(found.point if isinstance(found, _Built) else found)
+            built.append(found if isinstance(found, _Built) else None)
+    if all(point.failed for point in points):
+        raise ConversionError(f"{job.source.name}: {points[0].candidate.precision} could not be built: {points[0].failed}")
+    return planner.choose(points, _tolerances(job), options.prefer, skipped), built
+
+
+def _measure(job: _Job, build: Callable[[Candidate], Artifact], candidate: Candidate, expected: Sequence[Arrays]) -> _Built | Point:
+    """Build a candidate, run it here on the judged samples, and weigh it; a bare point when it cannot be built and others might."""
+    try:
+        artifact = build(candidate)
+    except ConversionError as error:
+        if job.options.precision != "auto":
+            raise
+        return Point(candidate, failed=error.message)
+    found = run_artifact(job.backend.emulate(artifact), artifact.signature, job.data.judged)
+    loss = hops.compare(expected, [_real(outputs, artifact.signature) for outputs in found])
+    usage = budget.usage(artifact.path, job.runtime)
+    limits = job.options.limits
+    point = Point(
+        artifact.candidate,
+        usage.model_bytes,
+        usage.total_bytes(limits.size_of),
+        min(output.sqnr_db for output in loss),
+        min((output.top1 for output in loss if output.top1 is not None), default=None),
+        tuple(excess.message for excess in budget.check(usage, limits)),
+    )
+    return _Built(artifact, point, loss)
+
+
+def _describe(job: _Job, best: _Built, plan: Plan, route: tuple[str, ...]) -> tuple[Outcome, dict[str, Path | bytes]]:
+    """The manifest of the best candidate, what is wrong with it, and the files of its bundle."""
+    artifact, source = best.artifact, job.source
+    graph = job.backend.graph(artifact)
+    files = _artifact_files(artifact.path) | _golden_files(job, artifact) | _trim_files(job, artifact)
+    _, names, random = job.data.golden
+    manifest = Manifest(
+        edgekit=__version__,
+        name=job.options.name or source.name,
+        target=job.target,
+        source=Source(source.name, source.format, source.digest, route),
+        signature=artifact.signature,
+        source_signature=source.signature,
+        artifact=_artifact_entry(artifact),
+        golden=Golden(names, random),
+        verdicts=opset.check(graph, job.target),
+        plan=plan,
+        usage=budget.usage(artifact.path, job.runtime),
+        loss=best.loss,
+        sensitivity=tuple(Sensitivity(*row) for row in artifact.sensitivity),
+        preprocess=job.options.preprocess,
+        notices=source.notices + job.data.notices + artifact.notices,
+        tools=versions.tool_versions(),
+        licenses={package: license for package in job.target.runtime.packages if (license := versions.license_of(package))},
+    )
+    return Outcome(None, manifest, _judge(job, best, plan, manifest)), files
+
+
+def _judge(job: _Job, best: _Built, plan: Plan, manifest: Manifest) -> tuple[Finding, ...]:
+    """What is out of bounds: limits on bytes, fidelity, operators that the runtime does not have."""
+    findings = list(parity.judge(best.loss, _tolerances(job).get(best.point.candidate.precision, Tolerance())))
+    for excess in budget.check(manifest.usage, job.options.limits) if plan.chosen is None else ():
+        findings.append(Finding("error", "over-budget", excess.message, f"the nearest plan is {best.point.candidate.precision}: {excess.needed}"))
+    for verdict in manifest.verdicts:
+        if verdict.status == "unsupported" and verdict.delegate == job.target.delegates[0]:
+            findings.append(Finding("error", "unsupported-operator", f"{verdict.type} ({verdict.name}): {verdict.reason}", verdict.suggestion))
+    return tuple(findings)
+
+
+def run_artifact(session: Session, signature: Signature, inputs: Sequence[Arrays]) -> list[dict[str, Array]]:
+    """Outputs in stored types for real-valued inputs, quantized to the artifact's own."""
+    return [session.run({spec.name: quantize(sample[spec.name], spec) for spec in signature.inputs}) for sample in inputs]
+
+
+def _real(outputs: Arrays, signature: Signature) -> dict[str, Array]:
+    return {spec.name: dequantize(outputs[spec.name], spec) for spec in signature.outputs}
+
+
+def _tolerances(job: _Job) -> dict[str, Tolerance]:
+    """The profile's tolerance by precision, or what the user demands of all."""
+    if job.options.min_sqnr_db is not None:
+        return {precision: Tolerance(min_sqnr_db=job.options.min_sqnr_db) for precision in job.backend.precisions}
+    return job.target.tolerance.quantization
+
+
+def _artifact_entry(artifact: Artifact) -> ArtifactEntry:
+    path = artifact.path
+    size = path.stat().st_size if path.is_file() else sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+    return ArtifactEntry(f"artifact/{path.name}", artifact.format, artifact.candidate.precision, size, fingerprint.of_path(path), artifact.runtime_names)
+
+
+def _artifact_files(path: Path) -> dict[str, Path | bytes]:
+    if path.is_file():
+        return {f"artifact/{path.name}": path}
+    return {f"artifact/{path.name}/{file.relative_to(path).as_posix()}": file for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def _trim_files(job: _Job, artifact: Artifact) -> dict[str, Path | bytes]:
+    folder = job.work / "trim"
+    folder.mkdir()
+    job.backend.trim(job.backend.graph(artifact), folder)
+    return {f"trim/{path.relative_to(folder).as_posix()}": path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _golden_files(job: _Job, artifact: Artifact) -> dict[str, Path | bytes]:
+    inputs, _, _ = job.data.golden
+    reference = hops.run(job.reference, inputs)
+    host = run_artifact(job.backend.emulate(artifact), artifact.signature, inputs)
+    files: dict[str, Path | bytes] = {}
+    for kind, rows, specs in (
+        ("inputs", inputs, job.source.signature.inputs),
+        ("reference", reference, job.source.signature.outputs),
+        ("host", host, artifact.signature.outputs),
+    ):
+        for number, row in enumerate(rows):
+            files |= {golden_file(kind, number, index): raw_bytes(row[spec.name].astype(spec.dtype)) for index, spec in enumerate(specs)}
+    return files
+
+
+def _check_precision(precision: str, target: Target, backend: Backend) -> None:
+    if precision == "auto":
+        return
+    if precision not in backend.precisions or precision not in target.precisions:
+        known = [p for p in target.precisions if p in backend.precisions]
+        raise UsageError(f"{target.name} has no precision {precision!r}", close_match(precision, [*known, "auto"]))
+
+
+def _place(options: Options, name: str, target: Target) -> Path:
+    """Where the bundle goes. Raises `UsageError` early, before the work, when nothing can be written there."""
+    out = options.out
+    path = out if out.suffix == bundle.SUFFIX else out / f"{name}-{target.name}{bundle.SUFFIX}"
+    with bundle.replacing(path.parent / ".edgekit-probe") as probe:
+        probe.touch()
+    (path.parent / ".edgekit-probe").unlink()
+    return path
+
+
+def _key(reference: str, target: Target, options: Options) -> str | None:
+    settings = dataclasses.asdict(dataclasses.replace(options, rebuild=False, out=Path()))
+    aar = fingerprint.of_path(options.runtime_aar) if options.runtime_aar else ""
+    return repeats.key(reference, options.calibration, target, repr(settings), aar, str(options.out.resolve()))
+
+
+def _repeat(path: Path) -> Outcome:
+    with bundle.open(path) as opened:
+        return Outcome(path, opened.manifest, unchanged=True)

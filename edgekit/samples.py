@@ -1,0 +1,58 @@
+"""Which samples calibrate, which judge, and which travel in the bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from edgekit import calibration
+from edgekit.preprocess import Preprocess
+from edgekit.tensors import Arrays, Signature
+
+GOLDEN_USER = 4
+GOLDEN_RANDOM = 1
+HELD_OUT_SHARE = 4
+HELD_OUT_MAX = 64
+RANDOM_ONLY = 3
+_SEED = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Inputs in the model's own types. `train` calibrates, `held_out` judges; both are the user's, and empty without data.
+
+    `names` are the held-out samples' files. `random` are always there: random inputs alone are no proof, but find what data misses.
+    """
+
+    train: tuple[Arrays, ...]
+    held_out: tuple[Arrays, ...]
+    names: tuple[str, ...]
+    random: tuple[Arrays, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def judged(self) -> tuple[Arrays, ...]:
+        """Samples that fidelity is measured on: the user's, or random ones where there are none."""
+        return self.held_out or self.random
+
+    @property
+    def hop(self) -> tuple[Arrays, ...]:
+        """A few samples of both kinds, to compare a conversion on."""
+        return self.held_out[:2] + self.random[:2]
+
+    @property
+    def golden(self) -> tuple[tuple[Arrays, ...], tuple[str, ...], int]:
+        """Samples that travel in the bundle, their names, and how many of them are random."""
+        user = self.held_out[:GOLDEN_USER]
+        random = self.random[: GOLDEN_RANDOM if user else RANDOM_ONLY]
+        return user + random, self.names[: len(user)] + tuple(f"random-{i}" for i in range(len(random))), len(random)
+
+
+def load(reference: str | None, signature: Signature, preprocess: Preprocess | None) -> Samples:
+    """The user's samples, split once and for all, and random ones. Raises `UsageError` for data that cannot be used, by file name."""
+    random = calibration.random_samples(signature, RANDOM_ONLY, _SEED)
+    if reference is None:
+        notice = "no --calibration data: fidelity was judged on random inputs alone, which real inputs may contradict"
+        return Samples((), (), (), random, (notice,))
+    found = calibration.load(reference, signature, preprocess)
+    train, held_out = calibration.split(found, min(HELD_OUT_MAX, max(1, len(found.samples) // HELD_OUT_SHARE)))
+    return Samples(train.samples, held_out.samples, held_out.names, random, found.notices)
