@@ -1,0 +1,34 @@
+"""One module per hop. Each has `SOURCE`, `RESULT` (formats) and `convert(model, workdir) -> Model`; the set is closed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+
+from edgekit.errors import ConversionError
+
+HOPS = {
+    ("torch", "tflite"): "torch_to_litert",
+    ("keras", "tflite"): "keras_to_litert",
+    ("savedmodel", "tflite"): "savedmodel_to_litert",
+    ("onnx", "tflite"): "onnx_to_litert",
+    ("torch", "onnx"): "torch_to_onnx",
+    ("keras", "onnx"): "keras_to_onnx",
+    ("savedmodel", "onnx"): "savedmodel_to_onnx",
+    ("tflite", "onnx"): "tflite_to_onnx",
+}
+
+
+def route(source_format: str, accepts: Sequence[str]) -> tuple[ModuleType, ...]:
+    """The shortest chain of converters from a format to one that a backend accepts (best first); empty when it accepts the source itself.
+
+    Raises `ConversionError` when there is none.
+    """
+    chains: dict[str, tuple[str, ...]] = {source_format: ()}
+    for _ in HOPS:
+        reached = [c for c in accepts if c in chains]
+        if reached:
+            return tuple(importlib.import_module(f"edgekit.converters.{name}") for name in chains[reached[0]])
+        chains = {**{result: (*chains[source], name) for (source, result), name in HOPS.items() if source in chains}, **chains}
+    raise ConversionError(f"no way from {source_format} to {' or '.join(accepts)}", "the target's backend takes none of the formats this model can become")

@@ -12,7 +12,7 @@ from edgekit.formats._source import DYNAMIC, image_layout
 from edgekit.tensors import TensorSpec
 
 _BATCH_NORM_TRAINING = {"aten::batch_norm": 5, "aten::native_batch_norm": 5, "aten::_native_batch_norm_legit": 5, "aten::cudnn_batch_norm": 5}
-_DROPOUT_TRAINING = {"aten::dropout": 2, "aten::feature_dropout": 2, "aten::alpha_dropout": 2, "aten::feature_alpha_dropout": 2, "aten::native_dropout": 2}
+_DROPOUT_TRAINING = dict.fromkeys((f"aten::{kind}" for kind in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout")), 2)
 
 
 def export(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
@@ -23,7 +23,8 @@ def export(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
         with torch.no_grad():
             return torch.export.export(module, args, kwargs)
     except Exception as error:  # torch raises dozens of types here
-        raise ConversionError(f"{name}: {_reason(error)}", "make the shape or branch independent of the values, or export it yourself to .pt2") from error
+        hint = "make the shape or branch independent of the values, or export it yourself to .pt2"
+        raise ConversionError(f"{name}: {_reason(error)}", hint) from error
 
 
 def input_specs(program: Any) -> tuple[TensorSpec, ...]:

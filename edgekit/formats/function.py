@@ -26,7 +26,8 @@ def open(reference: str, inputs: Shapes) -> Model:
     built, examples = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
     framework = _framework(built)
     if framework is None:
-        raise ConversionError(f"{reference}: returned a {type(built).__name__}", "return a torch.nn.Module, (module, example inputs), or a Keras model")
+        hint = "return a torch.nn.Module, (module, example inputs), or a Keras model"
+        raise ConversionError(f"{reference}: returned a {type(built).__name__}", hint)
     name = reference.rpartition(":")[2]
     return module(framework).from_module(built, examples, inputs, name)  # type: ignore[no-any-return]  # format modules are found by name
 
@@ -42,10 +43,12 @@ def load(reference: str) -> Callable[[], Any]:
     try:
         found = importlib.import_module(module_name)
     except ImportError as error:
-        raise UsageError(f"{reference}: cannot import {module_name}: {error}", f"run from the folder that holds {module_name.partition('.')[0]}") from error
+        hint = f"run from the folder that holds {module_name.partition('.')[0]}"
+        raise UsageError(f"{reference}: cannot import {module_name}: {error}", hint) from error
     function = getattr(found, function_name, None)
     if not callable(function):
-        raise UsageError(f"{reference}: {module_name} has no function {function_name}", close_match(function_name, [n for n in vars(found) if n[0] != "_"]))
+        public = [name for name in vars(found) if not name.startswith("_")]
+        raise UsageError(f"{reference}: {module_name} has no function {function_name}", close_match(function_name, public))
     return function  # type: ignore[no-any-return]  # a user's attribute
 
 

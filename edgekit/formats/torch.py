@@ -54,7 +54,8 @@ def from_module(module: Any, examples: Any, inputs: Shapes, name: str) -> Model:
     check_names(inputs, names)
     arguments = {n: _example(n, given.get(n), inputs.get(n)) for n in names if n in given or n in inputs}
     if not arguments:
-        raise ConversionError(f"{name}: the sizes of the inputs are unknown", "return (module, example_inputs), or give --input NAME=1x3x224x224 for each input")
+        hint = f"return (module, example_inputs), or give --input {names[0] if names else 'NAME'}=1x3x224x224 for each input"
+        raise ConversionError(f"{name}: the sizes of the inputs are unknown", hint)
     program = export(module, (), arguments, name)
     kept = all(_same_shape(given.get(n), arguments[n]) for n in arguments)
     return _model(program, name, digest_of_program(program), notices=notices, examples=kept)
@@ -158,7 +159,8 @@ def _check_against_script(model: Model, script: Any, flat: tuple[Any, ...]) -> N
     for (name, got), right in zip(session(model).run(feeds).items(), wanted, strict=True):
         worst = float(np.abs(got.astype(np.float64) - right).max(initial=0))
         if not worst <= 1e-4 * max(1.0, float(np.abs(right).max(initial=0))):
-            raise ConversionError(f"{model.name}: the TorchScript module and its static graph differ by {worst:.3g} in {name}", "give package.module:function instead")
+            what = f"{model.name}: the TorchScript module and its static graph differ by {worst:.3g} in {name}"
+            raise ConversionError(what, "give package.module:function instead")
 
 
 def _model(
@@ -193,7 +195,7 @@ def _named_examples(examples: Any, names: Sequence[str]) -> dict[str, Any]:
     if examples is None:
         return {}
     if isinstance(examples, Mapping):
-        check_names({name: () for name in examples}, names)
+        check_names(dict.fromkeys(examples, ()), names)
         return dict(examples)
     flat = tuple(examples) if isinstance(examples, (tuple, list)) else (examples,)
     if len(flat) > len(names):
