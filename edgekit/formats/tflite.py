@@ -1,0 +1,231 @@
+"""TFLite (LiteRT) models: open, run here with LiteRT, read the operators, write plain float copies.
+
+`graph` and `traits` read the flatbuffer only; `open` needs the interpreter for files whose shapes are dynamic, `session` always.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError, UsageError, close_match, require
+from edgekit.formats import Model, Shapes, tflite_reader, tflite_rewrite
+from edgekit.formats.tflite_reader import Entry, File, Port
+from edgekit.graph import Graph
+from edgekit.tensors import Array, Arrays, Signature, TensorSpec
+
+RUNTIME_CUSTOM = frozenset({"TFLite_Detection_PostProcess", "AudioSpectrogram", "Mfcc", "NumericVerify"})
+"""Custom operators whose kernels are part of the runtime's own resolver (LiteRT `tflite/core/kernels/register.cc`)."""
+
+XNNPACK_CUSTOM = frozenset({"Convolution2DTransposeBias", "MaxPoolingWithArgmax2D", "MaxUnpooling2D"})
+"""Custom operators that only the XNNPACK and GPU delegates know (LiteRT `tflite/delegates/xnnpack/xnnpack_delegate.cc`)."""
+
+RESOURCES = frozenset({"VAR_HANDLE", "HASHTABLE"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Handle:
+    """What a session needs of an opened file: how it is called, input shapes to set (by name), and traits of its operators."""
+
+    entry: Entry
+    resize: dict[str, tuple[int, ...]]
+    keeps_state: bool
+    xnnpack_only: tuple[str, ...]
+
+
+def open(reference: str, inputs: Shapes) -> Model:
+    """Open a .tflite file.
+
+    A dynamic first dimension (the batch) is fixed at 1 with a notice; any other dynamic dimension needs its shape in `inputs`.
+    Raises `UsageError` for a file that cannot be read or an input that does not exist, `ConversionError` for a damaged file, for custom and
+    Flex operators that the runtime does not have, and for shapes that cannot be fixed.
+    """
+    path = Path(reference)
+    file = tflite_reader.read(path)
+    _refuse_unknown(path.name, file.graph)
+    resize, notices = _fix(file, inputs)
+    xnnpack_only = tuple(o.type for o in file.graph.operators if o.custom and o.type in XNNPACK_CUSTOM)
+    handle = Handle(file.entry, resize, any(o.type in RESOURCES for o in file.graph.operators), xnnpack_only)
+    if xnnpack_only:
+        notices.append(f"{', '.join(sorted(set(xnnpack_only)))}: a custom operator that only the XNNPACK and GPU delegates run")
+    ends = (file.entry.inputs, file.entry.outputs)
+    dynamic = any(-1 in file.graph.tensors[port.tensor].shape for ports in ends for port in ports)
+    shapes = _inferred(path, handle) if dynamic else {}
+    signature = Signature(*(tuple(_spec(port, file.graph, shapes.get(port.name)) for port in ports) for ports in ends))
+    return Model("tflite", path.stem, signature, _digest((path, *file.external)), path, handle, tuple(notices))
+
+
+def session(model: Model, *, threads: int = 1, reference_kernels: bool = False, keep_state: bool = False) -> Interpreter:
+    """Load `model` into LiteRT's interpreter on this machine: XNNPACK and the optimized kernels, or the plain reference kernels.
+
+    Every sample starts from fresh state unless `keep_state`. Raises `ConversionError` when the runtime refuses the model.
+    """
+    if model.path is None or not isinstance(model.handle, Handle):
+        raise ConversionError(f"{model.name}: not an opened .tflite file")
+    if reference_kernels and model.handle.xnnpack_only:
+        kind = model.handle.xnnpack_only[0]
+        raise ConversionError(f"{model.path.name}: there is no reference kernel for {kind}", "run it with XNNPACK, or convert it with to_float")
+    return Interpreter(model.path, model.handle, threads, reference_kernels, keep_state)
+
+
+def graph(model: Model | Path) -> Graph:
+    """The operators and tensors of a file, custom ones included. Raises `ConversionError` for a damaged file."""
+    path = model.path if isinstance(model, Model) else model
+    if path is None:
+        raise ConversionError(f"{model.name if isinstance(model, Model) else model}: not a file")
+    return tflite_reader.read(path).graph
+
+
+def traits(path: Path) -> frozenset[str]:
+    """What kind of weights a file holds: any of `fp16-weights` (float16 behind DEQUANTIZE), `sparse-weights`, `int8`, `int16-activations`,
+    `quantized-weights` (integer weights, float activations).
+    """
+    file = tflite_reader.read(path)
+    tensors = file.graph.tensors
+    fed = {i for o in file.graph.operators if o.type in ("DEQUANTIZE", "DENSIFY") for i in o.inputs if i >= 0 and tensors[i].constant}
+    activations = {t.dtype for t in tensors if t.scale and not t.constant}
+    weights = {t.dtype for t in tensors if t.scale and t.constant and t.dtype in ("int8", "uint8", "int4", "int2")}
+    found = {
+        "fp16-weights": any(tensors[i].dtype == "float16" for i in fed),
+        "sparse-weights": bool(file.sparse),
+        "int8": bool(activations & {"int8", "uint8"}),
+        "int16-activations": "int16" in activations,
+        "quantized-weights": bool(weights) and not activations & {"int8", "uint8", "int16"},
+    }
+    return frozenset(name for name, present in found.items() if present)
+
+
+def to_float(path: Path, out: Path) -> Path:
+    """Write `path` with plain dense float32 weights to `out`: constants behind DENSIFY and DEQUANTIZE folded, their operators gone, and
+    MediaPipe's Convolution2DTransposeBias written as the built-in TRANSPOSE_CONV.
+
+    The two files compute the same. Raises `ConversionError` for a damaged file or one whose constants lie outside it.
+    """
+    return tflite_rewrite.to_float(path, out)
+
+
+def fix_shapes(model: Model, out: Path) -> Path:
+    """Write an opened model with its shapes made static throughout, as `open` fixed them. Raises `ConversionError`."""
+    if model.path is None:
+        raise ConversionError(f"{model.name}: not a file")
+    loaded = session(model).interpreter if model.handle.resize else None
+    shapes = {d["index"]: tuple(int(n) for n in d["shape"]) for d in loaded.get_tensor_details()} if loaded else {}
+    return tflite_rewrite.set_shapes(model.path, shapes, out)
+
+
+class Interpreter:
+    """A .tflite file in LiteRT's interpreter, called through its signature. `interpreter` is the runtime's own object."""
+
+    def __init__(self, path: Path, handle: Handle, threads: int, reference_kernels: bool, keep_state: bool) -> None:
+        self.path, self.handle, self.threads, self.reference_kernels, self.keep_state = path, handle, threads, reference_kernels, keep_state
+        self.interpreter: Any = self._load()
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Outputs by name for one sample, in stored types. Raises `UsageError` for a wrong input, `ConversionError` when the runtime fails."""
+        ports = self.handle.entry.inputs
+        if set(inputs) != {port.name for port in ports}:
+            raise UsageError(f"{self.path.name}: inputs {sorted(inputs)} given, but it takes {sorted(p.name for p in ports)}")
+        if not self.keep_state:
+            self._reset()
+        try:
+            return self._call(inputs)
+        except (RuntimeError, ValueError) as error:
+            raise ConversionError(f"{self.path.name}: LiteRT could not run it: {error}") from error
+
+    def _call(self, inputs: Arrays) -> dict[str, Array]:
+        entry = self.handle.entry
+        if entry.key is not None:
+            found = self.interpreter.get_signature_runner(entry.key)(**dict(inputs))
+            return {port.name: found[port.name] for port in entry.outputs}
+        for port in entry.inputs:
+            self.interpreter.set_tensor(port.tensor, inputs[port.name])
+        self.interpreter.invoke()
+        return {port.name: self.interpreter.get_tensor(port.tensor) for port in entry.outputs}
+
+    def _reset(self) -> None:
+        if self.handle.keeps_state:  # the runtime resets variable tensors, but not resource variables
+            self.interpreter = self._load()
+        else:
+            self.interpreter.reset_all_variables()
+
+    def _load(self) -> Any:
+        runtime = require("ai_edge_litert.interpreter", extra="litert", purpose="running a .tflite model")
+        kind = runtime.OpResolverType
+        resolver = kind.BUILTIN_REF if self.reference_kernels else kind.AUTO
+        try:
+            loaded = runtime.Interpreter(str(self.path), num_threads=self.threads, experimental_op_resolver_type=resolver)
+            for port in self.handle.entry.inputs:
+                if port.name in self.handle.resize and self.handle.entry.subgraph == 0:
+                    loaded.resize_tensor_input(port.tensor, self.handle.resize[port.name])
+            loaded.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            raise ConversionError(f"{self.path.name}: LiteRT refuses it: {error}") from error
+        return loaded
+
+
+def _refuse_unknown(name: str, graph: Graph) -> None:
+    unknown = [o for o in graph.operators if (o.custom and o.type not in RUNTIME_CUSTOM | XNNPACK_CUSTOM) or o.type.startswith("BUILTIN_")]
+    if not unknown:
+        return
+    flex = [o for o in unknown if o.type.startswith("Flex")]
+    kinds = ", ".join(sorted({o.type for o in unknown}))
+    first = (flex or unknown)[0]
+    what = "Select TensorFlow (Flex) operators" if flex else "operators that LiteRT does not have"
+    hint = "convert again with TFLITE_BUILTINS only, and replace this layer: the Flex library is not part of the runtime and adds many megabytes"
+    other = "replace this layer by built-in operators before exporting; a custom kernel exists only in the app that brings it"
+    raise ConversionError(f"{name}: {what}: {kinds} (first: {first.type} at layer {first.name})", hint if flex else other)
+
+
+def _fix(file: File, inputs: Shapes) -> tuple[dict[str, tuple[int, ...]], list[str]]:
+    names = {port.name for port in file.entry.inputs}
+    for name in inputs:
+        if name not in names:
+            raise UsageError(f"no input is called {name!r}", close_match(name, names))
+    resize, notices = {}, []
+    for port in file.entry.inputs:
+        declared = file.graph.tensors[port.tensor].shape
+        shape = _fixed_shape(port, declared, inputs.get(port.name))
+        if port.name not in inputs and -1 in declared:
+            notices.append(f"input {port.name}: the dynamic batch of {list(declared)} was fixed at 1")
+        if shape != port.stored_shape:
+            resize[port.name] = shape
+    return resize, notices
+
+
+def _fixed_shape(port: Port, declared: Sequence[int], wanted: tuple[int, ...] | None) -> tuple[int, ...]:
+    if wanted is not None:
+        if len(wanted) != len(declared) or any(d not in (-1, w) or w < 1 for d, w in zip(declared, wanted, strict=True)):
+            raise UsageError(f"input {port.name}: shape {list(wanted)} does not fit the model's {list(declared)} (-1 is free)")
+        return tuple(wanted)
+    if -1 in declared[1:]:
+        example = "x".join("?" if n == -1 else str(n) for n in declared)
+        raise ConversionError(f"input {port.name} has dynamic dimensions {list(declared)}", f"fix them with --input {port.name}={example}")
+    return tuple(1 if n == -1 else n for n in declared)
+
+
+def _inferred(path: Path, handle: Handle) -> dict[str, tuple[int, ...]]:
+    """Shapes of inputs and outputs found by running on zeros: only the runtime knows how sizes carry through."""
+    import numpy as np
+
+    runner = Interpreter(path, handle, 1, False, False)
+    details = {d["index"]: d["dtype"] for d in runner.interpreter.get_input_details()}
+    zeros = {p.name: np.zeros(handle.resize.get(p.name, p.stored_shape), details.get(p.tensor, np.float32)) for p in handle.entry.inputs}
+    found = zeros | runner.run(zeros)
+    return {name: tuple(int(n) for n in array.shape) for name, array in found.items()}
+
+
+def _spec(port: Port, graph: Graph, shape: tuple[int, ...] | None) -> TensorSpec:
+    tensor = graph.tensors[port.tensor]
+    scale = tensor.scale[0] if len(tensor.scale) == 1 and tensor.scale[0] else None
+    zero_point = tensor.zero_point[0] if scale and tensor.zero_point else 0
+    return TensorSpec(port.name, tensor.shape if shape is None else shape, tensor.dtype, scale, zero_point)
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    found = hashlib.sha256()
+    for path in paths:
+        found.update(path.read_bytes())
+    return found.hexdigest()

@@ -1,0 +1,239 @@
+"""Rewrite .tflite files: fold constants to plain float32, make shapes static. Whole files in, whole files out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError, require
+from edgekit.formats import tflite_reader, tflite_sparse
+from edgekit.tensors import Array
+
+ALIGNMENT_BYTES = 16
+MAX_BYTES = 2**31 - 1
+
+_DTYPES = {"FLOAT32": "float32", "FLOAT16": "float16", "INT8": "int8", "UINT8": "uint8", "INT16": "int16", "INT32": "int32", "INT64": "int64"}
+
+
+def to_float(path: Path, out: Path) -> Path:
+    """Fold constants to float32, and spell MediaPipe's transposed convolution as the built-in one; see `formats.tflite.to_float`."""
+
+    def change(model: Any) -> None:
+        _fold_constants(model)
+        _use_builtin_transpose_conv(model)
+
+    return _rewrite(path, out, change)
+
+
+def set_shapes(path: Path, shapes: Mapping[int, tuple[int, ...]], out: Path) -> Path:
+    """Store `shapes` (by tensor index of the main graph) and drop every dynamic shape of that graph."""
+
+    def change(model: Any) -> None:
+        for index, tensor in enumerate(model.subgraphs[0].tensors):
+            tensor.shape = list(shapes.get(index, _plain(tensor.shape)))
+            tensor.shapeSignature = None
+
+    return _rewrite(path, out, change)
+
+
+def _rewrite(path: Path, out: Path, change: Callable[[Any], None]) -> Path:
+    if tflite_reader.read(path).external:  # reading also checks every offset and index that the object form below relies on
+        raise ConversionError(f"{path.name}: its constants lie in files beside it", "store them in the .tflite file itself")
+    data = path.read_bytes()
+    with tflite_reader.damage_refused(path.name):
+        model = tflite_reader.schema().ModelT.InitFromObj(tflite_reader.schema().Model.GetRootAs(data, 0))
+        _inline(model, data)
+        change(model)
+        _drop_unused(model)
+    packed = _pack(model)
+    if len(packed) > MAX_BYTES:
+        raise ConversionError(f"{path.name}: {len(packed)} bytes as float32, more than the 2 GiB that the format holds")
+    part = out.with_name(f".{out.name}.part")
+    part.write_bytes(packed)
+    part.replace(out)
+    return out
+
+
+def _inline(model: Any, data: bytes) -> None:
+    import numpy as np
+
+    for buffer in model.buffers:
+        if buffer.offset > 1:
+            buffer.data = np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
+        buffer.offset = buffer.size = 0
+
+
+def _fold_constants(model: Any) -> None:
+    for graph in model.subgraphs:
+        kept = []
+        for operator in graph.operators or []:
+            folded = _folded(model, graph, operator)
+            if folded is None:
+                kept.append(operator)
+            else:
+                _make_constant(model, graph.tensors[operator.outputs[0]], folded)
+        graph.operators = kept
+
+
+def _folded(model: Any, graph: Any, operator: Any) -> Array | None:
+    """The operator's result, for a DENSIFY or DEQUANTIZE of a constant."""
+    kind = _kind(model, operator)
+    if kind not in ("DENSIFY", "DEQUANTIZE"):
+        return None
+    source = graph.tensors[operator.inputs[0]]
+    stored = _constant(model, source)
+    if stored is None:
+        return None
+    return stored if kind == "DENSIFY" else _dequantized(stored, source.quantization)
+
+
+def _dequantized(stored: Array, quantization: Any) -> Array:
+    import numpy as np
+
+    scale = np.asarray(_plain(quantization.scale) if quantization else [], np.float32)
+    if not scale.size:
+        return stored.astype(np.float32)
+    zero_point = np.asarray(_plain(quantization.zeroPoint) or [0] * scale.size, np.int64)
+    if scale.size > 1:
+        axes = [1] * stored.ndim
+        axes[quantization.quantizedDimension] = scale.size
+        scale, zero_point = scale.reshape(axes), zero_point.reshape(axes)
+    return ((stored.astype(np.int64) - zero_point).astype(np.float32) * scale).astype(np.float32)
+
+
+def _constant(model: Any, tensor: Any) -> Array | None:
+    import numpy as np
+
+    raw = model.buffers[tensor.buffer].data
+    kind = tflite_reader.enum_names("TensorType")[tensor.type]
+    if raw is None or not len(raw) or kind not in _DTYPES:
+        return None
+    values = np.asarray(raw, np.uint8).view(np.dtype(_DTYPES[kind]).newbyteorder("<"))
+    shape = _plain(tensor.shape)
+    return tflite_sparse.dense(values, shape, tensor.sparsity) if tensor.sparsity else values.reshape(shape)
+
+
+def _use_builtin_transpose_conv(model: Any) -> None:
+    """Convolution2DTransposeBias (input, filter, bias) becomes TRANSPOSE_CONV version 3 (output shape, filter, input, bias).
+
+    Its custom options are three int32: padding (1 SAME, 2 VALID), stride width, stride height (LiteRT `xnnpack_delegate.cc`).
+    """
+    import numpy as np
+
+    custom = [i for i, code in enumerate(model.operatorCodes) if code.customCode == b"Convolution2DTransposeBias"]
+    for graph in model.subgraphs:
+        for operator in (o for o in graph.operators if o.opcodeIndex in custom):
+            padding, stride_w, stride_h = struct.unpack_from("<3i", bytes(operator.customOptions))
+            shape = _new_tensor(model, graph, np.asarray(_plain(graph.tensors[operator.outputs[0]].shape), np.int32))
+            activation, weights, bias = operator.inputs
+            operator.inputs = [shape, weights, activation, bias]
+            operator.opcodeIndex = _operator_code(model, "TRANSPOSE_CONV", 3)
+            operator.builtinOptionsType = tflite_reader.schema().BuiltinOptions.TransposeConvOptions
+            operator.builtinOptions = tflite_reader.schema().TransposeConvOptionsT(padding - 1, stride_w, stride_h)
+            operator.customOptions = None
+
+
+def _new_tensor(model: Any, graph: Any, values: Array) -> int:
+    tensor = tflite_reader.schema().TensorT()
+    tensor.name, tensor.shape, tensor.type = f"constant_{len(graph.tensors)}", list(values.shape), tflite_reader.schema().TensorType.INT32
+    _make_constant(model, tensor, values)
+    graph.tensors.append(tensor)
+    return len(graph.tensors) - 1
+
+
+def _operator_code(model: Any, kind: str, version: int) -> int:
+    code = tflite_reader.schema().OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = getattr(tflite_reader.schema().BuiltinOperator, kind)
+    code.version = version
+    model.operatorCodes.append(code)
+    return len(model.operatorCodes) - 1
+
+
+def _make_constant(model: Any, tensor: Any, values: Array) -> None:
+    import numpy as np
+
+    if list(values.shape) != _plain(tensor.shape):
+        raise ValueError(f"a folded constant has shape {values.shape}, its tensor {_plain(tensor.shape)}")
+    buffer = tflite_reader.schema().BufferT()
+    buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+    model.buffers.append(buffer)
+    tensor.buffer = len(model.buffers) - 1
+
+
+def _kind(model: Any, operator: Any) -> str | None:
+    code = model.operatorCodes[operator.opcodeIndex]
+    return tflite_reader.enum_names("BuiltinOperator").get(max(code.builtinCode, code.deprecatedBuiltinCode))
+
+
+def _drop_unused(model: Any) -> None:
+    """Remove tensors, buffers and operator codes that nothing refers to any more."""
+    for number, graph in enumerate(model.subgraphs):
+        definitions = [d for d in model.signatureDefs or [] if d.subgraphIndex == number]
+        _drop_tensors(graph, [m for d in definitions for m in (*(d.inputs or []), *(d.outputs or []))])
+    operators = [o for graph in model.subgraphs for o in graph.operators or []]
+    tensors = [t for graph in model.subgraphs for t in graph.tensors]
+    codes = _renumber({o.opcodeIndex for o in operators})
+    model.operatorCodes = [model.operatorCodes[old] for old in codes]
+    for operator in operators:
+        operator.opcodeIndex = codes[operator.opcodeIndex]
+    used = {0, *(t.buffer for t in tensors), *(m.buffer for m in model.metadata or []), *(_plain(model.metadataBuffer))}
+    buffers = _renumber(used)
+    model.buffers = [model.buffers[old] for old in buffers]
+    for holder in (*tensors, *(model.metadata or [])):
+        holder.buffer = buffers[holder.buffer]
+    model.metadataBuffer = [buffers[i] for i in _plain(model.metadataBuffer)] or None
+
+
+def _drop_tensors(graph: Any, mapped: list[Any]) -> None:
+    lists = [(graph, "inputs"), (graph, "outputs")]
+    lists += [(o, name) for o in graph.operators or [] for name in ("inputs", "outputs", "intermediates")]
+    details = [t.quantization.details for t in graph.tensors if t.quantization is not None and hasattr(t.quantization.details, "zeroPoints")]
+    used = {i for holder, name in lists for i in _plain(getattr(holder, name))} | {m.tensorIndex for m in mapped}
+    used |= {i for d in details for i in (d.scales, d.zeroPoints)}
+    numbers = _renumber(i for i in used if i >= 0)
+    for holder, name in lists:
+        setattr(holder, name, [numbers.get(i, -1) for i in _plain(getattr(holder, name))] or None)
+    for entry in mapped:
+        entry.tensorIndex = numbers[entry.tensorIndex]
+    for detail in details:
+        detail.scales, detail.zeroPoints = numbers.get(detail.scales, -1), numbers.get(detail.zeroPoints, -1)
+    graph.tensors = [graph.tensors[old] for old in numbers]
+
+
+def _renumber(used: Any) -> dict[int, int]:
+    return {old: new for new, old in enumerate(sorted(used))}
+
+
+def _plain(values: Any) -> list[int]:
+    return [] if values is None else [v.item() if hasattr(v, "item") else v for v in values]
+
+
+def _pack(model: Any) -> bytes:
+    flatbuffers = require("flatbuffers", extra="litert", purpose="writing a .tflite file")
+    for buffer in model.buffers:
+        buffer.__class__ = _aligned_buffer()
+    builder = flatbuffers.Builder(1 << 20)
+    builder.Finish(model.Pack(builder), file_identifier=tflite_reader.IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _aligned_buffer() -> Any:
+    """A buffer that is written on a 16-byte boundary, as the schema's force_align asks; the generated code writes it on any."""
+    schema = tflite_reader.schema()
+
+    class Aligned(schema.BufferT):  # type: ignore[name-defined, misc]  # a class of the generated module, known at run time only
+        def Pack(self, builder: Any) -> Any:  # noqa: N802  # the generated code's name
+            data = None if self.data is None or not len(self.data) else bytes(memoryview(self.data))
+            if data is not None:
+                builder.StartVector(1, len(data), ALIGNMENT_BYTES)
+                builder.head = builder.head - len(data)
+                builder.Bytes[builder.head : builder.head + len(data)] = data
+                data = builder.EndVector()
+            schema.BufferStart(builder)
+            if data is not None:
+                schema.BufferAddData(builder, data)
+            return schema.BufferEnd(builder)
+
+    return Aligned
