@@ -1,0 +1,55 @@
+"""The LiteRT backend: a float `.tflite` in every precision the stock interpreter runs, rounded and scaled by `edgekit.quantize`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends.litert import build
+from edgekit.backends.litert.running import Interpreter
+from edgekit.formats import Model, Session
+from edgekit.graph import Graph
+
+name = "litert"
+accepts = ("tflite",)
+precisions = ("fp32", "fp16", "w8a16", "w8", "w8-dynamic", "w8a8")
+
+
+def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
+    """Read and check the model once; the result builds one artifact a call.
+
+    An already integer model is passed through at its own precision. Raises `ConversionError`.
+    """
+    return build.prepare(model, context)
+
+
+def emulate(artifact: Artifact) -> Session:
+    """The artifact in the stock interpreter on this machine, in its stored types."""
+    return Interpreter(artifact.path.read_bytes(), artifact.signature)
+
+
+def graph(artifact: Artifact) -> Graph:
+    """The operators of the artifact's file."""
+    from edgekit.formats import tflite
+
+    return tflite.graph(_model(artifact))
+
+
+def trim(graph: Graph, folder: Path) -> dict[str, str]:
+    """Write the inputs of LiteRT's selective build into `folder`; file name -> what it is for."""
+    selective_build = importlib.import_module("edgekit.backends.litert.trim")
+    globals()["trim"] = _trim  # importing the submodule of this name hides the function
+    written: dict[str, str] = selective_build.trim(graph, folder)
+    return written
+
+
+def _model(artifact: Artifact) -> Model:
+    import hashlib
+
+    digest = hashlib.sha256(artifact.path.read_bytes()).hexdigest()
+    return Model("tflite", artifact.path.stem, artifact.signature, digest, path=artifact.path)
+
+
+_trim = trim

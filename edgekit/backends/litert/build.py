@@ -1,0 +1,90 @@
+"""From a float `.tflite` and a candidate to an artifact: the order of the steps."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends.litert import flatbuffer, half, source, stock
+from edgekit.backends.litert.source import Source
+from edgekit.errors import ConversionError
+from edgekit.formats import Model
+
+STATIC = ("w8a8", "w8a16")
+
+
+def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
+    """Read the model once; the result builds one candidate a call."""
+    opened = source.open_source(model, context)
+    own = _own_precision(opened.fresh())
+    if own is not None:
+        return lambda candidate: _pass_through(opened, own, candidate)
+    return lambda candidate: _build(opened, candidate)
+
+
+def _build(opened: Source, candidate: Candidate) -> Artifact:
+    if candidate.precision == "fp32":
+        return _finish(opened, candidate, opened.content, ())
+    if candidate.precision == "fp16":
+        parsed = opened.fresh()
+        notices = tuple(half.store_half(parsed))
+        return _finish(opened, candidate, flatbuffer.dump(parsed), notices)
+    if candidate.precision in STATIC and not opened.samples:
+        raise ConversionError(
+            f"{candidate.precision} needs calibration data: its activations have fixed ranges", "give --calibration, or choose w8, w8-dynamic or fp16"
+        )
+    ranges = source.true_ranges(opened) if candidate.precision in STATIC else None
+    policy = stock.Policy(candidate.keep_float, candidate.wide, opened.context.io)
+    return _finish(opened, candidate, stock.quantize(opened.content, candidate, policy, ranges), ())
+
+
+def _finish(opened: Source, candidate: Candidate, content: bytes, notices: tuple[str, ...]) -> Artifact:
+    if not (candidate.precision == "fp32" and opened.as_given):
+        parsed = flatbuffer.load(content)
+        flatbuffer.merge_buffers(parsed)
+        content = flatbuffer.dump(parsed)
+    if candidate.precision != "fp32" and len(content) >= len(opened.content):
+        sizes = f"{len(content)} bytes against {len(opened.content)}"
+        notices += (f"{candidate.precision} is no smaller than float: {sizes}; the weights are too few to pay for scales and extra operators",)
+    return _artifact(opened, candidate, content, notices)
+
+
+def _artifact(opened: Source, candidate: Candidate, content: bytes, notices: tuple[str, ...]) -> Artifact:
+    key = hashlib.sha256(msgspec.json.encode(candidate)).hexdigest()[:8]
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", opened.model.name) or "model"
+    path = flatbuffer.write(opened.context.workdir / f"{stem}.{candidate.precision}.{key}.tflite", content)
+    signature = flatbuffer.stored_signature(flatbuffer.load(content), opened.model.signature)
+    return Artifact(path, "tflite", signature, candidate, notices=notices)
+
+
+def _own_precision(parsed: Any) -> str | None:
+    """The precision of a model that is no longer float, None for a float one."""
+    types = flatbuffer.schema().TensorType
+    scaled = [tensor for graph in parsed.subgraphs for tensor in graph.tensors if _scaled(tensor)]
+    weights = {tensor.type for tensor in scaled if flatbuffer.constant(parsed, tensor) is not None}
+    computed = {tensor.type for tensor in scaled if flatbuffer.constant(parsed, tensor) is None}
+    if types.INT16 in computed:
+        return "w8a16"
+    if computed & {types.INT8, types.UINT8}:
+        return "w8a8"
+    if not weights & {types.INT8, types.UINT8}:
+        return None
+    explicit = any(flatbuffer.op_name(parsed, op) == "DEQUANTIZE" for graph in parsed.subgraphs for op in graph.operators)
+    return "w8" if explicit else "w8-dynamic"
+
+
+def _scaled(tensor: Any) -> bool:
+    return tensor.quantization is not None and tensor.quantization.scale is not None and len(tensor.quantization.scale) > 0
+
+
+def _pass_through(opened: Source, own: str, candidate: Candidate) -> Artifact:
+    if candidate.precision != own:
+        raise ConversionError(
+            f"{opened.model.name} is already quantized ({own}) and cannot become {candidate.precision}", f"use --precision {own}, or give the float model"
+        )
+    return _artifact(opened, candidate, opened.content, (f"the model is already {own}: packaged with its own weights and scales",))

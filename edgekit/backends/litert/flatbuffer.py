@@ -1,0 +1,239 @@
+"""Reading and writing `.tflite` files as objects of the schema that ai-edge-litert ships."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError, require
+from edgekit.tensors import DTYPES, Array, Signature, TensorSpec
+
+ALIGNMENT_BYTES = 16
+"""The schema forces buffer data to this alignment; microcontroller runtimes rely on it, and Python's generated packing ignores it."""
+
+
+def schema() -> Any:
+    """The generated schema module."""
+    return require("ai_edge_litert.schema_py_generated", extra="litert", purpose="reading .tflite files")
+
+
+def load(content: bytes, name: str = "model") -> Any:
+    """Parse a file's bytes into a mutable `ModelT`: external buffers resolved, empty buffers merged into buffer 0, vectors as lists.
+
+    Raises `ConversionError` for bytes that are no LiteRT model.
+    """
+    tools = require("ai_edge_litert.tools.flatbuffer_utils", extra="litert", purpose="reading .tflite files")
+    if content[4:8] != b"TFL3":
+        raise ConversionError(f"{name}: not a LiteRT model (no TFL3 identifier)")
+    try:
+        model = tools.read_model_from_bytearray(bytearray(content))
+    except Exception as error:  # the generated reader raises whatever a bad offset happens to hit
+        raise ConversionError(f"{name}: damaged LiteRT model ({type(error).__name__})", "is the file complete?") from error
+    if not model.subgraphs:
+        raise ConversionError(f"{name}: LiteRT model without a graph")
+    return model
+
+
+def dump(model: Any) -> bytes:
+    """Serialize a `ModelT` with its constants inside the flatbuffer and aligned, as every runtime reads them."""
+    import flatbuffers
+
+    plain, model.buffers = model.buffers, [_AlignedBuffer(buffer) for buffer in model.buffers]
+    try:
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+        return bytes(builder.Output())
+    finally:
+        model.buffers = plain
+
+
+def merge_buffers(model: Any) -> None:
+    """Let tensors with equal constant data share one buffer; drop buffers that nothing refers to."""
+    kept: list[Any] = [schema().BufferT()]
+    place: dict[bytes, int] = {}
+    moved: dict[int, int] = {}
+    for owner in _buffer_owners(model):
+        if owner.buffer not in moved:
+            data = _bytes(model.buffers[owner.buffer].data)
+            if data and data not in place:
+                place[data] = len(kept)
+                kept.append(model.buffers[owner.buffer])
+            moved[owner.buffer] = place[data] if data else 0
+        owner.buffer = moved[owner.buffer]
+    model.buffers, model.metadataBuffer = kept, None
+
+
+def constant(model: Any, tensor: Any) -> Array | None:
+    """The constant data of a tensor in its shape and dtype (read-only), or None for an activation or a type numpy lacks."""
+    import numpy as np
+
+    data = model.buffers[tensor.buffer].data
+    dtype = numpy_dtype(tensor.type)
+    if data is None or len(data) == 0 or dtype is None:
+        return None
+    return np.frombuffer(_bytes(data), dtype).reshape([int(size) for size in tensor.shape] if tensor.shape is not None else [])
+
+
+def add_constant(model: Any, array: Array) -> int:
+    """Append a buffer holding `array`; its index."""
+    import numpy as np
+
+    buffer = schema().BufferT()
+    buffer.data = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+    model.buffers.append(buffer)
+    return len(model.buffers) - 1
+
+
+def numpy_dtype(tensor_type: int) -> str | None:
+    """The numpy name of a schema tensor type, None where numpy has none (strings, 4-bit, resources)."""
+    types = vars(schema().TensorType)
+    return {types[name.upper()]: name for name in DTYPES}.get(tensor_type)
+
+
+def op_name(model: Any, op: Any) -> str:
+    """The builtin operator's name, as `CONV_2D`."""
+    code = model.operatorCodes[op.opcodeIndex]
+    number = max(code.builtinCode, code.deprecatedBuiltinCode)  # files before schema 3a hold the number in the old field
+    names: dict[int, str] = {value: name for name, value in vars(schema().BuiltinOperator).items() if not name.startswith("_")}
+    return names.get(number, f"OPERATOR_{number}")
+
+
+def op_code(model: Any, name: str, version: int) -> int:
+    """Index of an operator code of at least `version`, appended when absent."""
+    for index, code in enumerate(model.operatorCodes):
+        if max(code.builtinCode, code.deprecatedBuiltinCode) == getattr(schema().BuiltinOperator, name) and code.version == version:
+            return index
+    code = schema().OperatorCodeT()
+    code.builtinCode = getattr(schema().BuiltinOperator, name)
+    code.deprecatedBuiltinCode = min(code.builtinCode, 127)
+    code.version = version
+    model.operatorCodes.append(code)
+    return len(model.operatorCodes) - 1
+
+
+def text(name: Any) -> str:
+    """A schema string (bytes, str or None) as str."""
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else (name or "")
+
+
+def edges(model: Any, signature: Signature) -> tuple[list[int], list[int]]:
+    """Tensor indices of the main graph's inputs and outputs, in the order of `signature`.
+
+    Names are looked up in the file's own signature, then among tensor names; where they do not occur, the file's order counts.
+    Raises `ConversionError` when the counts or the shapes cannot belong together.
+    """
+    graph = model.subgraphs[0]
+    definition = next((d for d in model.signatureDefs or [] if d.subgraphIndex == 0), None)
+    inputs = _ordered(graph, list(graph.inputs), definition.inputs if definition else [], signature.inputs)
+    outputs = _ordered(graph, list(graph.outputs), definition.outputs if definition else [], signature.outputs)
+    return inputs, outputs
+
+
+def rename_edges(model: Any, signature: Signature) -> None:
+    """Give the file `signature`'s names and order: graph inputs and outputs, their tensors, and one signature `serving_default`."""
+    graph = model.subgraphs[0]
+    graph.inputs, graph.outputs = edges(model, signature)
+    schema_ = schema()
+    definition = schema_.SignatureDefT()
+    definition.signatureKey, definition.subgraphIndex = b"serving_default", 0
+    definition.inputs = [_entry(spec.name, index) for spec, index in zip(signature.inputs, graph.inputs, strict=True)]
+    definition.outputs = [_entry(spec.name, index) for spec, index in zip(signature.outputs, graph.outputs, strict=True)]
+    model.signatureDefs = [definition]
+    for entry in (*definition.inputs, *definition.outputs):
+        graph.tensors[entry.tensorIndex].name = entry.name
+    unique_names(model)
+
+
+def unique_names(model: Any) -> None:
+    """Rename tensors so that no two share a name: the graph's edges keep theirs."""
+    edge = {id(model.subgraphs[0].tensors[i]) for i in (*model.subgraphs[0].inputs, *model.subgraphs[0].outputs)}
+    tensors = [tensor for graph in model.subgraphs for tensor in graph.tensors]
+    taken: set[str] = set()
+    for tensor in sorted(tensors, key=lambda t: id(t) not in edge):
+        name, number = text(tensor.name) or "tensor", 1
+        while name in taken:
+            name, number = f"{re.sub(r'#[0-9]+$', '', name)}#{number}", number + 1
+        taken.add(name)
+        tensor.name = name.encode()
+
+
+def stored_spec(model: Any, index: int, like: TensorSpec) -> TensorSpec:
+    """`like` with the stored dtype, shape, scale and zero point of tensor `index` of the main graph."""
+    tensor = model.subgraphs[0].tensors[index]
+    shape = tuple(int(size) for size in tensor.shape) if tensor.shape is not None else ()
+    quantization = tensor.quantization
+    scaled = quantization is not None and quantization.scale is not None and len(quantization.scale) == 1
+    return TensorSpec(
+        like.name,
+        shape,
+        numpy_dtype(tensor.type) or "float32",
+        float(quantization.scale[0]) if scaled else None,
+        int(quantization.zeroPoint[0]) if scaled and quantization.zeroPoint is not None and len(quantization.zeroPoint) else 0,
+        like.layout,
+    )
+
+
+def stored_signature(model: Any, signature: Signature) -> Signature:
+    """`signature` with the types and scales that the file stores."""
+    inputs, outputs = edges(model, signature)
+    return Signature(
+        tuple(stored_spec(model, index, spec) for index, spec in zip(inputs, signature.inputs, strict=True)),
+        tuple(stored_spec(model, index, spec) for index, spec in zip(outputs, signature.outputs, strict=True)),
+    )
+
+
+def write(path: Path, content: bytes) -> Path:
+    """Write a file through a temporary name, so that an interrupted run leaves nothing half-written."""
+    partial = path.with_name(path.name + ".part")
+    partial.write_bytes(content)
+    return partial.replace(path)
+
+
+def _ordered(graph: Any, indices: list[int], entries: Any, specs: tuple[TensorSpec, ...]) -> list[int]:
+    if len(indices) != len(specs):
+        named = ", ".join(spec.name for spec in specs)
+        raise ConversionError(f"the LiteRT model has {len(indices)} inputs or outputs where its signature has {len(specs)}: {named}")
+    by_signature = {text(entry.name): int(entry.tensorIndex) for entry in entries or []}
+    by_tensor = {text(graph.tensors[i].name): int(i) for i in indices}
+    for known in (by_signature, by_tensor):
+        if all(spec.name in known for spec in specs):
+            return [known[spec.name] for spec in specs]
+    return [int(index) for index in indices]
+
+
+def _entry(name: str, index: int) -> Any:
+    entry = schema().TensorMapT()
+    entry.name, entry.tensorIndex = name.encode(), index
+    return entry
+
+
+def _buffer_owners(model: Any) -> Iterator[Any]:
+    for graph in model.subgraphs:
+        yield from graph.tensors
+    yield from model.metadata or []
+
+
+def _bytes(data: Any) -> bytes:
+    return b"" if data is None else bytes(data) if isinstance(data, (bytes, bytearray, memoryview, list)) else data.tobytes()
+
+
+class _AlignedBuffer:
+    """Stands in for a `BufferT` while packing: same table, data aligned as the schema demands."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.data = _bytes(buffer.data)
+
+    def Pack(self, builder: Any) -> Any:  # noqa: N802 - the generated code calls this name
+        made = schema()
+        if not self.data:
+            made.BufferStart(builder)
+            return made.BufferEnd(builder)
+        builder.StartVector(1, len(self.data), ALIGNMENT_BYTES)
+        builder.head -= len(self.data)
+        builder.Bytes[builder.head : builder.head + len(self.data)] = self.data
+        data = builder.EndVector()
+        made.BufferStart(builder)
+        made.BufferAddData(builder, data)
+        return made.BufferEnd(builder)

@@ -1,0 +1,76 @@
+"""Half-precision storage: float32 constants stored as float16 behind a DEQUANTIZE, which XNNPACK and the GPU delegate fold at load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgekit.backends.litert import flatbuffer
+
+MIN_ELEMENTS = 64
+"""A smaller constant saves less than its DEQUANTIZE operator and second tensor take."""
+
+LARGEST = 65504.0
+"""Largest finite float16."""
+
+
+def store_half(model: Any) -> list[str]:
+    """Turn the float32 constants of every graph into float16 in place; notices about those that stay float32 because they would overflow."""
+    notices: list[str] = []
+    for graph in model.subgraphs:
+        stored: dict[int, int] = {}
+        _replace_inputs(model, graph, stored, notices)
+        _dequantize(model, graph, stored)
+    return notices
+
+
+def _replace_inputs(model: Any, graph: Any, stored: dict[int, int], notices: list[str]) -> None:
+    edges = {int(index) for index in (*graph.inputs, *graph.outputs)}
+    for op in graph.operators:
+        for position, index in enumerate(op.inputs):
+            if index < 0 or index in edges or (index not in stored and not _can_halve(model, graph.tensors[index], notices)):
+                continue
+            if index not in stored:
+                stored[int(index)] = _float_twin(graph, graph.tensors[index])
+            op.inputs[position] = stored[int(index)]
+    for index in stored:
+        _halve(model, graph.tensors[index])
+
+
+def _can_halve(model: Any, tensor: Any, notices: list[str]) -> bool:
+    import numpy as np
+
+    if tensor.type != flatbuffer.schema().TensorType.FLOAT32 or tensor.isVariable or tensor.sparsity is not None:
+        return False
+    values = flatbuffer.constant(model, tensor)
+    if values is None or values.size < MIN_ELEMENTS:
+        return False
+    largest = float(np.max(np.abs(values)))
+    if largest > LARGEST:
+        notices.append(f"{flatbuffer.text(tensor.name)} stays float32: its largest magnitude {largest:.6g} exceeds float16's {LARGEST:.0f}")
+    return largest <= LARGEST
+
+
+def _float_twin(graph: Any, tensor: Any) -> int:
+    twin = flatbuffer.schema().TensorT()
+    twin.name, twin.shape, twin.type, twin.buffer = flatbuffer.text(tensor.name).encode() + b"_float", list(tensor.shape), tensor.type, 0
+    twin.hasRank = tensor.hasRank
+    graph.tensors.append(twin)
+    return len(graph.tensors) - 1
+
+
+def _halve(model: Any, tensor: Any) -> None:
+    import numpy as np
+
+    tensor.buffer = flatbuffer.add_constant(model, flatbuffer.constant(model, tensor).astype(np.float16))  # type: ignore[union-attr]  # checked by _can_halve
+    tensor.type = flatbuffer.schema().TensorType.FLOAT16
+
+
+def _dequantize(model: Any, graph: Any, stored: dict[int, int]) -> None:
+    made = flatbuffer.schema()
+    first = []
+    for half, full in stored.items():
+        op = made.OperatorT()
+        op.opcodeIndex = flatbuffer.op_code(model, "DEQUANTIZE", 3)  # version 3 reads float16
+        op.inputs, op.outputs = [half], [full]
+        first.append(op)
+    graph.operators = first + graph.operators

@@ -1,0 +1,88 @@
+"""Running a `.tflite` in the stock interpreter, with every intermediate tensor readable where that is asked for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from edgekit.backends.litert import flatbuffer
+from edgekit.errors import ConversionError, require
+from edgekit.tensors import Array, Arrays, Signature
+
+THREADS = 2
+
+
+class Interpreter:
+    """A model in the stock interpreter (XNNPACK where it applies). Inputs and outputs are in stored types, by `signature`'s names.
+
+    `keep_all` keeps every tensor of the last run readable through `tensor`: memory of all activations of one input set, no more.
+    """
+
+    def __init__(self, content: bytes, signature: Signature, *, keep_all: bool = False) -> None:
+        runtime = require("ai_edge_litert.interpreter", extra="litert", purpose="running .tflite files")
+        self.signature = signature
+        self._inputs, self._outputs = flatbuffer.edges(flatbuffer.load(content), signature)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # keeping tensors warns that it is for debugging: it is what taps are
+            try:
+                self._runtime = runtime.Interpreter(model_content=content, num_threads=THREADS, experimental_preserve_all_tensors=keep_all)
+                self._runtime.allocate_tensors()
+            except (RuntimeError, ValueError) as error:
+                raise ConversionError(f"the LiteRT interpreter refuses the model: {_first_line(error)}") from error
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Outputs by name, in the signature's order. State of earlier runs is cleared first."""
+        import numpy as np
+
+        self._fit_shapes(inputs)
+        self._runtime.reset_all_variables()
+        details = {detail["index"]: detail for detail in self._runtime.get_input_details()}
+        for spec, index in zip(self.signature.inputs, self._inputs, strict=True):
+            self._runtime.set_tensor(index, np.ascontiguousarray(inputs[spec.name], details[index]["dtype"]))
+        try:
+            self._runtime.invoke()
+        except (RuntimeError, ValueError) as error:
+            raise ConversionError(f"the LiteRT interpreter fails on the model: {_first_line(error)}") from error
+        return {spec.name: self._runtime.get_tensor(index) for spec, index in zip(self.signature.outputs, self._outputs, strict=True)}
+
+    def tensor(self, index: int) -> Array | None:
+        """A tensor of the main graph as the last run left it; None where the runtime cannot give it."""
+        try:
+            return self._runtime.get_tensor(index)  # type: ignore[no-any-return]  # the runtime is untyped
+        except ValueError:
+            return None
+
+    def _fit_shapes(self, inputs: Arrays) -> None:
+        details = {detail["index"]: detail for detail in self._runtime.get_input_details()}
+        pairs = [(index, inputs[spec.name]) for spec, index in zip(self.signature.inputs, self._inputs, strict=True)]
+        changed = [(index, array) for index, array in pairs if tuple(details[index]["shape"]) != array.shape]
+        for index, array in changed:
+            self._runtime.resize_tensor_input(index, array.shape)
+        if changed:
+            try:
+                self._runtime.allocate_tensors()
+            except RuntimeError as error:
+                shapes = [array.shape for _, array in changed]
+                raise ConversionError(f"the model does not take inputs of shape {shapes}: {_first_line(error)}") from error
+
+
+def taps(content: bytes, signature: Signature, samples: Sequence[Arrays], progress: Callable[[int], None]) -> Iterator[Interpreter]:
+    """Run every input set once; yields the interpreter after each run, its tensors readable. Nothing is kept between runs."""
+    session = Interpreter(content, signature, keep_all=True)
+    for number, sample in enumerate(samples):
+        session.run(sample)
+        progress(number + 1)
+        yield session
+
+
+def activations(model: Any) -> list[int]:
+    """Indices of the float32 tensors of the main graph that are computed or fed, not stored."""
+    float32 = flatbuffer.schema().TensorType.FLOAT32
+    graph = model.subgraphs[0]
+    made = {int(i) for op in graph.operators for i in op.outputs} | {int(i) for i in graph.inputs}
+    return sorted(i for i in made if i >= 0 and graph.tensors[i].type == float32)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,115 @@
+"""The float model as the backend sees it: checked once, its edges named like the source's, its activations' ranges measured once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from edgekit.backends import Context
+from edgekit.backends.litert import flatbuffer, running
+from edgekit.backends.litert.stock import Range, Ranges
+from edgekit.errors import ConversionError
+from edgekit.formats import Model
+from edgekit.tensors import Array, Arrays
+
+MOVING_AVERAGE = 0.95
+"""The smoothing of the stock quantizer's own calibration (ai-edge-quantizer 0.10, `moving_average_update`)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A float `.tflite` ready to be built from; `content` has unique tensor names and the source's names at its edges."""
+
+    model: Model
+    context: Context
+    content: bytes
+    as_given: bool
+
+    @functools.cached_property
+    def samples(self) -> tuple[Arrays, ...]:
+        """The calibration input sets."""
+        return tuple(self.context.calibration)
+
+    @functools.cached_property
+    def extremes(self) -> dict[str, Array]:
+        """Minimum and maximum of every float activation in every sample: tensor name -> float64 [samples, 2]. Streams: nothing else is kept."""
+        return measure(self.content, self.model, self.samples, self.context)
+
+    def fresh(self) -> Any:
+        """A new mutable `ModelT` of the float model."""
+        return flatbuffer.load(self.content, self.model.name)
+
+
+def open_source(model: Model, context: Context) -> Source:
+    """Read the model's file. Raises `ConversionError` for a damaged one, or for a custom or dynamic-length construct at its edges."""
+    if model.path is None:
+        raise ConversionError(f"{model.name}: the LiteRT backend builds from a .tflite file")
+    given = model.path.read_bytes()
+    parsed = flatbuffer.load(given, model.name)
+    before = _names(parsed)
+    flatbuffer.rename_edges(parsed, model.signature)
+    as_given = before == _names(parsed)
+    return Source(model, context, given if as_given else flatbuffer.dump(parsed), as_given)
+
+
+def measure(content: bytes, model: Model, samples: tuple[Arrays, ...], context: Context) -> dict[str, Array]:
+    """Minimum and maximum of every float activation of the main graph in every sample, by tensor name: float64 [samples, 2].
+
+    Infinite padding constants (below -3e38) are no data and are left out, as the stock calibration does. Raises `ConversionError`
+    when an activation is not a number.
+    """
+    import numpy as np
+
+    parsed = flatbuffer.load(content)
+    indices = running.activations(parsed)
+    names = {index: flatbuffer.text(parsed.subgraphs[0].tensors[index].name) for index in indices}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names.values()}
+    for session in running.taps(content, model.signature, samples, lambda done: context.progress(done, len(samples), "measure ranges")):
+        for index, name in names.items():
+            values = session.tensor(index)
+            if values is not None and values.size:
+                found[name].append(_extremes(values, name))
+    return {name: np.array(rows, np.float64) for name, rows in found.items() if rows}
+
+
+def true_ranges(source: Source) -> Ranges:
+    """The true minimum and maximum over all samples."""
+    return {name: Range(float(rows[:, 0].min()), float(rows[:, 1].max()), rank) for name, rows, rank in _ranked(source)}
+
+
+def averaged_ranges(source: Source) -> Ranges:
+    """The stock quantizer's own: a moving average over the samples in order, which clips whatever a single sample reaches beyond it."""
+    result = {}
+    for name, rows, rank in _ranked(source):
+        low, high = rows[0]
+        for row in rows[1:]:
+            low, high = MOVING_AVERAGE * low + (1 - MOVING_AVERAGE) * row[0], MOVING_AVERAGE * high + (1 - MOVING_AVERAGE) * row[1]
+        result[name] = Range(float(low), float(high), rank)
+    return result
+
+
+def _ranked(source: Source) -> list[tuple[str, Array, int]]:
+    graph = source.fresh().subgraphs[0]
+    ranks = {flatbuffer.text(tensor.name): 0 if tensor.shape is None else len(tensor.shape) for tensor in graph.tensors}
+    return [(name, rows, ranks[name]) for name, rows in source.extremes.items()]
+
+
+def _extremes(values: Array, name: str) -> tuple[float, float]:
+    import numpy as np
+
+    low, high = float(values.min()), float(values.max())
+    if low != low or high != high:
+        raise ConversionError(f"{name}: the float model computes NaN on a calibration sample", "check the calibration data and its preprocessing")
+    if low < -3e38 or high > 3e38:
+        finite = values[np.abs(values) < 3e38]
+        return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    return low, high
+
+
+def _names(parsed: Any) -> list[tuple[str, ...]]:
+    graph = parsed.subgraphs[0]
+    tensors = [flatbuffer.text(tensor.name) for g in parsed.subgraphs for tensor in g.tensors]
+    edges = [str(index) for index in (*graph.inputs, -1, *graph.outputs)]
+    signatures = [f"{flatbuffer.text(e.name)}={e.tensorIndex}" for d in parsed.signatureDefs or [] for e in (*d.inputs, *d.outputs)]
+    return [tuple(tensors), tuple(edges), tuple(signatures)]
