@@ -128,6 +128,10 @@ class Interpreter:
         ports = self.handle.entry.inputs
         if set(inputs) != {port.name for port in ports}:
             raise UsageError(f"{self.path.name}: inputs {sorted(inputs)} given, but it takes {sorted(p.name for p in ports)}")
+        for port in ports:
+            given, shape = inputs[port.name], self.handle.resize.get(port.name, port.stored_shape)
+            if given.shape != shape or given.dtype.name != port.dtype:
+                raise UsageError(f"{self.path.name}: input {port.name} is {port.dtype}{list(shape)}, not {given.dtype.name}{list(given.shape)}")
         if not self.keep_state:
             self._reset()
         try:
@@ -210,10 +214,8 @@ def _inferred(path: Path, handle: Handle) -> dict[str, tuple[int, ...]]:
     """Shapes of inputs and outputs found by running on zeros: only the runtime knows how sizes carry through."""
     import numpy as np
 
-    runner = Interpreter(path, handle, 1, False, False)
-    details = {d["index"]: d["dtype"] for d in runner.interpreter.get_input_details()}
-    zeros = {p.name: np.zeros(handle.resize.get(p.name, p.stored_shape), details.get(p.tensor, np.float32)) for p in handle.entry.inputs}
-    found = zeros | runner.run(zeros)
+    zeros = {p.name: np.zeros(handle.resize.get(p.name, p.stored_shape), p.dtype) for p in handle.entry.inputs}
+    found = zeros | Interpreter(path, handle, threads=1, reference_kernels=False, keep_state=False).run(zeros)
     return {name: tuple(int(n) for n in array.shape) for name, array in found.items()}
 
 

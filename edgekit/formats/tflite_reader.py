@@ -32,11 +32,12 @@ _BITS |= {"float32": 32, "int32": 32, "uint32": 32, "float16": 16, "bfloat16": 1
 
 @dataclasses.dataclass(frozen=True)
 class Port:
-    """One input or output of a signature: its name, its tensor (an index of `Graph.tensors`), and the shape the file stores (no -1)."""
+    """One input or output of a signature: its name, its tensor (an index of `Graph.tensors`), and the shape and dtype the file stores (no -1)."""
 
     name: str
     tensor: int
     stored_shape: tuple[int, ...]
+    dtype: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +258,8 @@ class _Reader:
 def _ports(named: list[tuple[str, int]], flats: list[Any], reader: _Reader) -> tuple[Port, ...]:
     if any(not 0 <= index < len(flats) for _, index in named):
         raise ValueError("its signature refers to a tensor that does not exist")
-    return tuple(Port(name, index, reader.array(flats[index].ShapeAsNumpy())) for name, index in named)
+    types = enum_names("TensorType")
+    return tuple(Port(name, index, reader.array(flats[index].ShapeAsNumpy()), types[flats[index].Type()].lower()) for name, index in named)
 
 
 def _is_small_integer(tensor: GraphTensor) -> bool:
