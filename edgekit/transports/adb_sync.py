@@ -1,0 +1,132 @@
+"""Files over adb: the sync service's SEND and RECV, with the device's own error text kept and the link kept full.
+
+Numbers are little-endian: a request is an id of four letters, a length and a path; content travels as `DATA` packets of at most 64 KiB.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+PACKET_BYTES = 64 << 10
+_WINDOW_PACKETS = 16
+_DATA = struct.pack("<4sI", b"DATA", PACKET_BYTES)
+
+
+class SyncFailedError(Exception):
+    """The device answered FAIL, with this text."""
+
+
+class TooLargeError(Exception):
+    """More came than was allowed."""
+
+
+def send_file(channel: socket.socket, path: Path, remote: str, mode: int) -> None:
+    """Write a local file to `remote` with mode bits.
+
+    Raises `SyncFailedError` with the device's text, `EOFError` or `OSError` when the link breaks.
+    """
+    _request(channel, b"SEND", f"{remote},{0o100000 | mode}")
+    buffer = bytearray(_WINDOW_PACKETS * PACKET_BYTES)
+    try:
+        with path.open("rb") as file:
+            while size := _fill(file, buffer):
+                _send_packets(channel, memoryview(buffer)[:size])
+                if select.select([channel], [], [], 0)[0]:
+                    break
+        channel.sendall(struct.pack("<4sI", b"DONE", int(path.stat().st_mtime) & 0xFFFFFFFF))
+    except (BrokenPipeError, ConnectionResetError):
+        _expect_okay(channel)
+        raise
+    _expect_okay(channel)
+
+
+def receive_file(stream: BinaryIO, channel: socket.socket, remote: str, path: Path, limit_bytes: int) -> int:
+    """Read `remote` into a local file of at most `limit_bytes`; returns its size. `stream` reads from `channel`.
+
+    Raises `SyncFailedError`, `TooLargeError`, `EOFError` or `OSError`.
+    """
+    _request(channel, b"RECV", remote)
+    buffer = memoryview(bytearray(PACKET_BYTES))
+    total = 0
+    with path.open("wb") as file:
+        while True:
+            kind, size = struct.unpack("<4sI", _exactly(stream, buffer[:8]))
+            if kind == b"DONE":
+                return total
+            if size > PACKET_BYTES:
+                raise EOFError(f"a sync packet {kind!r} of {size} bytes")
+            data = _exactly(stream, buffer[:size])
+            if kind == b"FAIL":
+                raise SyncFailedError(bytes(data).decode("utf-8", "replace"))
+            if kind != b"DATA":
+                raise EOFError(f"an unknown sync packet {kind!r}")
+            total += size
+            if total > limit_bytes:
+                raise TooLargeError(remote)
+            file.write(data)
+
+
+def _request(channel: socket.socket, kind: bytes, path: str) -> None:
+    raw = path.encode()
+    channel.sendall(struct.pack("<4sI", kind, len(raw)) + raw)
+
+
+def _fill(file: BinaryIO, buffer: bytearray) -> int:
+    """Read as much as the file has and the buffer holds."""
+    view, total = memoryview(buffer), 0
+    while total < len(view):
+        got = file.readinto(view[total:])  # type: ignore[attr-defined]  # BinaryIO leaves out readinto, which binary files have
+        if not got:
+            break
+        total += got
+    return total
+
+
+def _send_packets(channel: socket.socket, data: memoryview) -> None:
+    """Send data as DATA packets in one system call where the socket takes it all."""
+    parts: list[bytes | memoryview] = []
+    for start in range(0, len(data), PACKET_BYTES):
+        chunk = data[start : start + PACKET_BYTES]
+        parts += [_DATA if len(chunk) == PACKET_BYTES else struct.pack("<4sI", b"DATA", len(chunk)), chunk]
+    _send_all(channel, parts)
+
+
+def _send_all(channel: socket.socket, parts: Iterable[bytes | memoryview]) -> None:
+    rest = [memoryview(part) for part in parts]
+    while rest:
+        sent = channel.sendmsg(rest)
+        while rest and sent >= len(rest[0]):
+            sent -= len(rest.pop(0))
+        if rest:
+            rest[0] = rest[0][sent:]
+
+
+def _expect_okay(channel: socket.socket) -> None:
+    header = _read(channel, 8)
+    kind, size = struct.unpack("<4sI", header)
+    if kind == b"FAIL":
+        raise SyncFailedError(_read(channel, min(size, PACKET_BYTES)).decode("utf-8", "replace"))
+    if kind != b"OKAY":
+        raise EOFError(f"the device answered {kind!r}")
+
+
+def _read(channel: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        chunk = channel.recv(size - len(data))
+        if not chunk:
+            raise EOFError("the link closed")
+        data += chunk
+    return bytes(data)
+
+
+def _exactly(stream: BinaryIO, view: memoryview) -> memoryview:
+    got = stream.readinto(view)  # type: ignore[attr-defined]  # as above
+    if got < len(view):
+        raise EOFError("the link closed")
+    return view
