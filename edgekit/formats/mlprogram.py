@@ -1,0 +1,92 @@
+"""Core ML ML Program packages (.mlpackage), read and run without coremltools and without a Mac."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError, UsageError, close_match
+from edgekit.formats import Model
+from edgekit.graph import Graph
+from edgekit.tensors import Signature, TensorSpec
+from edgekit.virtual.coreml import package as packages
+from edgekit.virtual.coreml import spec
+from edgekit.virtual.coreml.interpreter import Tap
+from edgekit.virtual.coreml.session import Session
+
+
+def open(reference: str, inputs: Mapping[str, tuple[int, ...]]) -> Model:  # noqa: A001 (the word every format module uses)
+    """Open a package. `inputs` fixes shapes of inputs whose sizes are flexible.
+
+    Raises `UsageError` for an unknown input name, `BundleError` when the package is damaged, hostile or of a newer specification, `ConversionError` when it
+    is no ML Program or has an input that is no tensor.
+    """
+    package = packages.read(Path(reference))
+    names = [feature.name for feature in package.program.features_in]
+    for name in inputs:
+        if name not in names:
+            raise UsageError(f"{reference} has no input {name!r}", close_match(name, names))
+    notices: list[str] = []
+    specs = tuple(_input(feature, package.program, inputs, notices) for feature in package.program.features_in)
+    model = Model("mlprogram", Path(reference).stem, Signature(specs, ()), package.digest, Path(reference), package, tuple(notices))
+    outputs = tuple(TensorSpec(f.name, shape, _dtype(f)) for f, shape in zip(package.program.features_out, _output_shapes(model), strict=True))
+    return dataclasses.replace(model, signature=Signature(specs, outputs))
+
+
+def session(model: Model, tap: Tap | None = None) -> Session:
+    """Make a package ready to run here; `tap` sees every operator's result before and after rounding."""
+    return Session(package_of(model), tap)
+
+
+def graph(model: Model) -> Graph:
+    """Operators of the package's program."""
+    from edgekit.virtual.coreml.listing import graph as listed
+
+    return listed(package_of(model))
+
+
+def package_of(model: Model) -> packages.Package:
+    """The package behind a model: read once when it was opened, or from its path."""
+    if isinstance(model.handle, packages.Package):
+        return model.handle
+    if model.path is None:
+        raise UsageError(f"{model.name} has no package on disk")
+    return packages.read(model.path)
+
+
+def _input(feature: spec.Feature, program: spec.Program, inputs: Mapping[str, tuple[int, ...]], notices: list[str]) -> TensorSpec:
+    stated = next((x.type for x in program.inputs if x.name == feature.name), None)
+    if stated is None or stated.kind != "tensor":
+        raise ConversionError(f"input {feature.name} is a {feature.dtype if stated is None else stated.kind}, not a tensor")
+    shape = inputs.get(feature.name) or feature.shape or stated.shape
+    if any(size < 1 for size in shape):
+        raise ConversionError(f"input {feature.name} has the shape {list(shape)}, which is not fixed", f"--input {feature.name}=1x3x224x224 fixes it")
+    if feature.flexible:
+        notices.append(f"input {feature.name}: the package allows other shapes; fixed at {list(shape)}")
+    return TensorSpec(feature.name, tuple(shape), _dtype(feature), layout="NCHW" if feature.channels else "")
+
+
+def _dtype(feature: spec.Feature) -> str:
+    if feature.dtype not in ("float16", "float32", "float64", "int8", "uint8", "int32"):
+        raise ConversionError(f"{feature.name} is a {feature.dtype}, not a tensor", "a classifier's label output has no place in a bundle: convert without class labels")
+    return feature.dtype
+
+
+def _output_shapes(model: Model) -> list[tuple[int, ...]]:
+    """As the program states them; where a size is known only at run time, from one run on zeros."""
+    program = package_of(model).program
+    stated = {x.name: x.type.shape for operation in program.block.operations for x in operation.outputs}
+    stated |= {x.name: x.type.shape for x in program.inputs}
+    shapes = [stated.get(feature.name, feature.shape) for feature in program.features_out]
+    if all(size >= 0 for shape in shapes for size in shape):
+        return shapes
+    found = session(model).run(_zeros(model.signature))
+    return [tuple(found[feature.name].shape) for feature in program.features_out]
+
+
+def _zeros(signature: Signature) -> dict[str, Any]:
+    import numpy as np
+
+    return {item.name: np.zeros(item.shape, item.dtype) for item in signature.inputs}
