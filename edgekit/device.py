@@ -1,0 +1,128 @@
+"""What edgekit runs on: units (one device each), the addresses users type, and device models (`devices/*.toml`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from edgekit import resources, target
+from edgekit.errors import UsageError, close_match
+
+FORMS = "local:, adb:SERIAL, adb:HOST:PORT, ssh:USER@HOST[:PORT], serial:PORT, ios:UDID, virtual:NAME"
+_ADDRESS = re.compile(r"([a-z][a-z0-9_-]*):(.*)", re.DOTALL)
+_SSH = re.compile(r"(?:[A-Za-z0-9_][\w.-]*@)?(?:[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """One device that can be used. `place` is the part of its address after the transport: a serial, USER@HOST, the name of a virtual device.
+
+    `concurrency` is how many tests it may run at once. `device` names its device model, when it is known. `options` go to the transport.
+    """
+
+    name: str
+    transport: str
+    place: str
+    labels: tuple[str, ...] = ()
+    device: str = ""
+    concurrency: int = 1
+    options: dict[str, Any] = {}
+
+    @property
+    def address(self) -> str:
+        """`transport:place`, which is one device for all who write it so."""
+        return f"{self.transport}:{self.place}"
+
+
+class DeviceModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of a kind of device before one is asked. `models` are patterns (`*` is any text) of the name such a device reports.
+
+    `memory_bytes` is the smallest variant sold. `address` is what to type for a virtual one.
+    """
+
+    name: str
+    summary: str
+    os: str
+    abi: str
+    targets: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    soc: str = ""
+    cores: int | None = None
+    memory_bytes: int | None = None
+    first_api_level: int | None = None
+    accelerators: tuple[str, ...] = ()
+    virtual: bool = False
+    address: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def parse(text: str, name: str = "") -> Unit:
+    """The unit at an address such as `adb:HOST:PORT?server_port=5038`. Raises `UsageError` for an address that cannot be one."""
+    found = _ADDRESS.fullmatch(text.strip())
+    if not found:
+        raise UsageError(f"{text!r} is neither a unit of the farm file nor an address", f"addresses are {FORMS}")
+    transport, rest = found[1], found[2]
+    place, question, query = rest.partition("?")
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if question else []
+    except ValueError as error:
+        raise UsageError(f"{text}: {query!r} are not options", "options are written ?name=value&name=value") from error
+    _check_place(text, transport, place)
+    return Unit(name or text, transport, place, options=dict(pairs))
+
+
+def resolve(text: str, units: Mapping[str, Unit] | None = None) -> Unit:
+    """The unit that `--device TEXT` means: one of the farm's by name, or an address. Raises `UsageError`."""
+    known = units or {}
+    if text in known:
+        return known[text]
+    if not _ADDRESS.fullmatch(text):
+        hint = close_match(text, known) if known else "no farm file is in use"
+        raise UsageError(f"there is no unit {text!r}", f"{hint}; addresses are {FORMS}")
+    return parse(text)
+
+
+def select(text: str, units: Mapping[str, Unit]) -> tuple[Unit, ...]:
+    """The units that `--device TEXT` means: `label:LABEL` is every unit of the farm with that label. Raises `UsageError` when there is none."""
+    if not text.startswith("label:"):
+        return (resolve(text, units),)
+    label = text.removeprefix("label:")
+    chosen = tuple(unit for unit in units.values() if label in unit.labels)
+    if not chosen:
+        labels = {label for unit in units.values() for label in unit.labels}
+        raise UsageError(f"no unit of the farm has the label {label!r}", close_match(label, labels) if labels else "the farm file gives no labels")
+    return chosen
+
+
+def models() -> dict[str, DeviceModel]:
+    """Built-in and plugged-in device models by name. Raises `UsageError` for a malformed file."""
+    folders = [resources.directory("devices"), *resources.plugged_in("edgekit.devices")]
+    paths = (path for folder in folders for path in sorted(folder.glob("*.toml")) if not path.name.endswith(".example.toml"))
+    return {model.name: model for model in map(read, paths)}
+
+
+def read(path: Path) -> DeviceModel:
+    """One device model. Raises `UsageError` with file, key and close match."""
+    return target.decode_toml(path, DeviceModel)
+
+
+def identify(reported: str, known: Mapping[str, DeviceModel] | None = None) -> DeviceModel | None:
+    """The device model that a device means by the model name it reports, or None."""
+    found = known if known is not None else models()
+    return next((model for model in found.values() if any(fnmatchcase(reported, name) for name in model.models)), None)
+
+
+def _check_place(text: str, transport: str, place: str) -> None:
+    if any(ord(character) < 32 for character in place) or place.startswith("-"):
+        raise UsageError(f"{text!r} is not an address", f"addresses are {FORMS}")
+    if transport == "ssh" and not _SSH.fullmatch(place):
+        raise UsageError(f"{text}: not USER@HOST or USER@HOST:PORT", "a host of ~/.ssh/config works too: ssh:NAME")
+    if transport == "local" and place:
+        raise UsageError(f"{text}: nothing follows local:", "this machine is local:")
+    if transport in ("serial", "ios", "virtual") and not place:
+        raise UsageError(f"{text} names no device", f"addresses are {FORMS}")
