@@ -47,8 +47,7 @@ class Adb:
 
     def run(self, *arguments: str, stdin: bytes | None = None, timeout_s: float = 60.0) -> subprocess.CompletedProcess[bytes]:
         """Run the adb program; whatever it says and its exit code come back."""
-        feed = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
-        return subprocess.run([self.program, *arguments], env=self.environment, capture_output=True, timeout=timeout_s, check=False, **feed)
+        return subprocess.run([self.program, *arguments], env=self.environment, input=stdin or b"", capture_output=True, timeout=timeout_s, check=False)
 
     def on(self, device: RunningDevice, *arguments: str, stdin: bytes | None = None, timeout_s: float = 60.0) -> subprocess.CompletedProcess[bytes]:
         """Run the adb program for one device."""

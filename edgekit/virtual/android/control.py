@@ -100,7 +100,8 @@ def ask(folder: Path, serial: str, request: Request) -> State:
             with connection.makefile("rb") as file:
                 state = msgspec.json.decode(file.readline(), type=State)
     except (OSError, msgspec.DecodeError) as error:
-        raise DeviceError(f"the virtual device {serial} does not answer ({error})", "is it still running?", device=serial, reason="not-running") from error
+        message = f"the virtual device {serial} does not answer ({error})"
+        raise DeviceError(message, "is it still running?", device=serial, reason="not-running") from error
     if state.error:
         raise DeviceError(f"the virtual device {serial} refused {request.operation}: {state.error}", state.hint, device=serial, reason="refused")
     return state

@@ -74,7 +74,7 @@ class Device:
         if self.armed.lift(symptom):
             place.restrict(self.armed.faults, self.options)
 
-    def check(self, stage: Stage, subject: str, moved_bytes: int, link: Link) -> Fault | None:
+    def check(self, stage: Stage, subject: str, moved_bytes: int | None, link: Link) -> Fault | None:
         """Let an event that is due happen; an event that the service itself must act on (`kill`, `fail`) is returned."""
         fault = self.armed.due(stage, subject, moved_bytes)
         return self.suffer(fault, link) if fault else None

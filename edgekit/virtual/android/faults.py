@@ -57,7 +57,12 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 HEALTHY = Faults()
 
-_SYMPTOMS = {"free_bytes": "No space left on device", "read_only": "Read-only file system", "noexec": "ermission denied", "unauthorized": "unauthorized"}
+_SYMPTOMS = {
+    "free_bytes": "No space left on device",
+    "read_only": "Read-only file system",
+    "noexec": "ermission denied",
+    "unauthorized": "unauthorized",
+}
 
 
 class Armed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from functools import partial
 
 from edgekit.virtual.android.link import Link
 from edgekit.virtual.android.stream import Stream, StreamClosedError
@@ -15,8 +16,8 @@ _LOCALHOST = "127.0.0.1"
 
 def connect(argument: str, stream: Stream) -> None:
     """`tcp:PORT`: carry bytes between the stream and a port of the device."""
-    with socket.create_connection((_LOCALHOST, int(argument.split(":")[0])), 5) as connection:
-        connection.settimeout(None)
+    with socket.socket() as connection:  # create_connection would look for files outside the device's root
+        connection.connect((_LOCALHOST, int(argument.split(":")[0])))
         carry(stream, connection)
 
 
@@ -40,8 +41,7 @@ def reverse(link: Link, argument: str, stream: Stream) -> None:
             _remove(reversed_ports, rest)
             stream.write(b"OKAY")
         elif operation == "killforward-all":
-            for local in list(reversed_ports):
-                _remove(reversed_ports, local)
+            _remove_all(reversed_ports)
             stream.write(b"OKAY")
         elif operation == "list-forward":
             stream.write(_block("".join(f"host {local} {remote}\n" for local, (_, remote) in reversed_ports.items())))
@@ -54,8 +54,7 @@ def reverse(link: Link, argument: str, stream: Stream) -> None:
 def _reversed_ports(link: Link) -> dict[str, tuple[socket.socket, str]]:
     if link.reversed_ports is None:
         link.reversed_ports = {}
-        ports = link.reversed_ports
-        link.at_end.append(lambda: [_remove(ports, local) for local in list(ports)] and None)
+        link.at_end.append(partial(_remove_all, link.reversed_ports))
     return link.reversed_ports
 
 
@@ -83,6 +82,11 @@ def _remove(reversed_ports: dict[str, tuple[socket.socket, str]], local: str) ->
     with contextlib.suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)
     listener.close()
+
+
+def _remove_all(reversed_ports: dict[str, tuple[socket.socket, str]]) -> None:
+    for local in list(reversed_ports):
+        _remove(reversed_ports, local)
 
 
 def _listen(link: Link, listener: socket.socket, remote: str) -> None:

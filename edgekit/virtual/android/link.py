@@ -64,7 +64,7 @@ class Link:
             try:
                 sent = self._connection.sendmsg([header, payload])
                 if sent < len(header) + len(payload):
-                    self._connection.sendall(memoryview(header + bytes(payload))[sent:] if sent < len(header) else memoryview(payload)[sent - len(header) :])
+                    self._connection.sendall((header + bytes(payload))[sent:])
             except OSError as error:
                 raise StreamClosedError from error
 

@@ -15,9 +15,10 @@ class DeviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     An empty `serial` is chosen, `port` 0 is any free one, and `cores` 0 is as many as this machine has (8 at most; the upper half are big
     cores). More cores than the machine has can be shown, but a program that binds itself to one of them fails. `properties` are added to the
-    Android properties or replace them. `accept_any_key` False with no fault asks for no key at all.
-    `isolated` None takes namespaces where the machine allows them, True insists, False does without.     `data_bytes` is the size of the data partition, which lives in memory; `boot_s` is how long a reboot takes. With `dies_with_parent` the
-    device ends when the process that started it ends.
+    Android properties or replace them. With `accept_any_key` the device asks for a key and takes any; without, it asks for none.
+    `data_bytes` is the size of the data partition, which lives in memory; `boot_s` is how long a reboot takes. With `dies_with_parent` the
+    device ends when the process that started it ends. `isolated` None takes namespaces of its own where the machine allows them, True insists
+    on them, and False (root only) does without, by a copy of the userland.
     """
 
     serial: str = ""

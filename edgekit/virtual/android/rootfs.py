@@ -20,7 +20,8 @@ SYSTEM_COMMAND = "apt-get update && apt-get install -y"
 
 _VERSION = "1"  # of the layout below; another one is installed anew
 _PACKAGES = ("busybox-static", "mksh", "libc6", "libstdc++6", "libgcc-s1")
-_UNUSED = ("bin", "etc", "usr/bin", "usr/sbin", "usr/share", "usr/lib/aarch64-linux-gnu/gconv", "usr/lib/klibc", "usr/lib/diet", "usr/lib/aarch64-linux-musl")
+_LIBRARIES = "usr/lib/aarch64-linux-gnu"
+_UNUSED = ("bin", "etc", "usr/bin", "usr/sbin", "usr/share", f"{_LIBRARIES}/gconv", "usr/lib/klibc", "usr/lib/diet", "usr/lib/aarch64-linux-musl")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _FALLBACK_SOURCE = ("http://deb.debian.org/debian", "bookworm")
 _PROGRAMS = {
