@@ -1,0 +1,127 @@
+"""This machine as a device: the Python host runner, or a native runner in the job folder, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+
+from edgekit.errors import DeviceError, RunnerError, UsageError
+from edgekit.job import RESULT_FILE
+from edgekit.transports import Facts, folders, streams
+from edgekit.transports.failures import failure, last_line, parse_options
+
+DEVICE = "local:"
+_RUNTIMES = {"litert": "ai-edge-litert", "onnxruntime": "onnxruntime"}
+
+
+class LocalOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`runner` says what executes a job: this Python (`edgekit.hostrun`), or the native runner that the job folder then must carry."""
+
+    runner: Literal["python", "native"] = "python"
+
+
+def connect(address: str, options: Mapping[str, Any]) -> LocalLink:
+    """This machine. Raises `UsageError` for an unknown option or an address."""
+    if address:
+        raise UsageError(f"local:{address}: nothing follows local:")
+    return LocalLink(parse_options(options, LocalOptions, "local"))
+
+
+class LocalLink:
+    """This machine."""
+
+    def __init__(self, options: LocalOptions) -> None:
+        self._options = options
+
+    def facts(self) -> Facts:
+        """What this machine is."""
+        machine, system = platform.machine(), platform.system().lower()
+        return Facts(
+            identity=_identity(),
+            os=system,
+            abi=machine,
+            platform=f"{system}-{machine}",
+            runner=self._options.runner,
+            model=platform.node(),
+            os_build=platform.platform(),
+            cores=os.cpu_count(),
+            memory_bytes=_memory_bytes(),
+            runtimes=_runtimes() if self._options.runner == "python" else {},
+            details={"python": platform.python_version()},
+        )
+
+    def execute(self, job: Path, result: Path, timeout_s: float) -> None:
+        """Run a job folder. Raises `DeviceError` (`hung`, `killed`), `RunnerError` when the runner ended without a result."""
+        job = job.resolve()
+        with folders.received(result.resolve()) as part, tempfile.TemporaryFile() as talk:
+            code = _run(self._command(job, part), job, timeout_s, talk)
+            if not (part / RESULT_FILE).is_file():
+                raise _no_result(code, streams.tail(talk))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _command(self, job: Path, part: Path) -> list[str]:
+        if self._options.runner == "python":
+            return [sys.executable, "-m", "edgekit.hostrun", str(job), str(part)]
+        runner = job / folders.RUNNER
+        if not os.access(runner, os.X_OK):
+            raise RunnerError(f"the job folder holds no executable {folders.RUNNER!r}", stage="job")
+        return [str(runner), str(job), str(part)]
+
+
+def _run(command: list[str], folder: Path, timeout_s: float, talk: IO[bytes]) -> int:
+    """Run a command in a session of its own, all of which is killed when time is up or the caller gives up."""
+    source = str(Path(__file__).resolve().parents[2])
+    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    libraries = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=talk, stderr=talk, start_new_session=True)
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise failure(DEVICE, "hung", f"the run did not end within {timeout_s:g} s", "raise --timeout, or use a smaller model") from error
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _no_result(code: int, talk: str) -> DeviceError | RunnerError:
+    if code == -signal.SIGKILL:
+        return failure(DEVICE, "killed", "the runner was killed (signal 9) before it could write a result")
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return RunnerError(f"the runner here ended with {how} and no result: {last_line(talk) or 'it said nothing'}", stage="invoke")
+
+
+def _identity() -> str:
+    try:
+        return Path("/etc/machine-id").read_text("ascii").strip() or platform.node()
+    except (OSError, UnicodeDecodeError):
+        return platform.node()
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _runtimes() -> dict[str, str]:
+    found = {}
+    for name, package in _RUNTIMES.items():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(package)
+    return found

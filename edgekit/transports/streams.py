@@ -1,0 +1,91 @@
+"""Pipes to a program that may stop: reads and writes that give up after a silence, and bounded looks at what was written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+from typing import IO
+
+TAIL_BYTES = 4 << 20
+
+
+class Writer:
+    """The standard input of a process, as tarfile wants it. Raises `TimeoutError` when the process takes nothing for `silence_s`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], silence_s: float) -> None:
+        assert process.stdin is not None
+        self._pipe = process.stdin
+        self._silence_s = silence_s
+        os.set_blocking(self._pipe.fileno(), False)
+
+    def write(self, data: bytes) -> int:
+        """Write all of it."""
+        view = memoryview(data)
+        while view:
+            if not select.select([], [self._pipe], [], self._silence_s)[1]:
+                raise TimeoutError
+            with contextlib.suppress(BlockingIOError):
+                view = view[os.write(self._pipe.fileno(), view) :]
+        return len(data)
+
+    def close(self) -> None:
+        """Tell the process that there is no more."""
+        self._pipe.close()
+
+
+class Reader:
+    """The standard output of a process, as tarfile wants it. Raises `TimeoutError` when nothing comes for `silence_s`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], silence_s: float) -> None:
+        assert process.stdout is not None
+        self._pipe = process.stdout
+        self._silence_s = silence_s
+
+    def read(self, size: int) -> bytes:
+        """Read `size` bytes, fewer only at the end."""
+        data = bytearray()
+        while len(data) < size:
+            if not select.select([self._pipe], [], [], self._silence_s)[0]:
+                raise TimeoutError
+            chunk = os.read(self._pipe.fileno(), size - len(data))
+            if not chunk:
+                break
+            data += chunk
+        return bytes(data)
+
+    def drain(self) -> None:
+        """Read to the end, so that the process can."""
+        while self.read(1 << 16):
+            pass
+
+
+def finish(process: subprocess.Popen[bytes], limit_s: float) -> int:
+    """Wait for the end of a process and return its exit code; one that does not end within `limit_s` is killed. Raises `TimeoutError` then."""
+    if process.stdin and not process.stdin.closed:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        abandon(process)
+        raise TimeoutError from None
+
+
+def abandon(process: subprocess.Popen[bytes]) -> None:
+    """Make sure that a process is gone and its pipes are closed."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def tail(file: IO[bytes]) -> str:
+    """The last 4 MiB of a file, as text."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - TAIL_BYTES))
+    return file.read().decode("utf-8", "replace")
