@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgekit.errors import require
+from edgekit.errors import ConversionError, require
+from edgekit.tensors import Array, TensorSpec
 
 SIGNATURE = "serving_default"
+_NARROW = {"int64": "int32", "float64": "float32"}
 _ALIGNMENT = 16
 """Constants start at multiples of 16 bytes in a .tflite file (`force_align: 16` of LiteRT's schema.fbs); XNNPACK reads them in place."""
 
@@ -29,8 +31,11 @@ def rename(data: bytes, inputs: Sequence[tuple[int, str]], outputs: Sequence[tup
 
 
 def signature_tensors(data: bytes) -> tuple[dict[str, int], dict[str, int]]:
-    """Tensor index by name for the inputs and the outputs of the file's first signature, in its own order."""
-    signature = _schema().Model.GetRootAs(data, 0).SignatureDefs(0)
+    """Tensor index by name for the inputs and the outputs of the file's first signature, in its own order; empty without one."""
+    model = _schema().Model.GetRootAs(data, 0)
+    if model.SignatureDefsLength() == 0:
+        return {}, {}
+    signature = model.SignatureDefs(0)
     inputs = [signature.Inputs(i) for i in range(signature.InputsLength())]
     outputs = [signature.Outputs(i) for i in range(signature.OutputsLength())]
     return {t.Name().decode(): t.TensorIndex() for t in inputs}, {t.Name().decode(): t.TensorIndex() for t in outputs}
@@ -89,3 +94,102 @@ def _entry(schema: Any, index: int, name: str) -> Any:
 
 def _schema() -> Any:
     return require("ai_edge_litert.schema_py_generated", extra="litert", purpose="writing a .tflite file")
+
+
+def inputs_by_name(data: bytes, names: Sequence[str]) -> dict[str, int]:
+    """Tensor index of each input: by the signature, else by the tensor's own name without TensorFlow's decoration.
+
+    Raises `ConversionError` for an input that is not there.
+    """
+    named = signature_tensors(data)[0] or _decorated_inputs(data)
+    missing = [name for name in names if name not in named]
+    if missing:
+        raise ConversionError(f"the converter lost the input {missing[0]} (it has {', '.join(named)})")
+    return {name: named[name] for name in names}
+
+
+def add_inputs(data: bytes, specs: Sequence[TensorSpec]) -> tuple[bytes, dict[str, int]]:
+    """Add inputs that nothing reads, so that the signature stays the source's; their tensor indices by name."""
+    if not specs:
+        return data, {}
+    schema = _schema()
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    graph = model.subgraphs[0]
+    added = {}
+    for spec in specs:
+        kind = _NARROW.get(spec.dtype, spec.dtype).upper()
+        added[spec.name] = _add_tensor(schema, graph, spec.name, spec.shape, getattr(schema.TensorType, kind))
+    graph.inputs = [*graph.inputs, *added.values()]
+    return pack(model), added
+
+
+def transpose_outputs(data: bytes, turned: Mapping[str, tuple[int, tuple[int, ...]]]) -> tuple[bytes, dict[str, int]]:
+    """Append a TRANSPOSE behind each (tensor index, order of axes); the new tensors' indices by name."""
+    if not turned:
+        return data, {}
+    import numpy as np
+
+    schema = _schema()
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    graph = model.subgraphs[0]
+    made = {}
+    for name, (tensor, order) in turned.items():
+        source = graph.tensors[tensor]
+        permutation = _add_tensor(schema, graph, f"{name}/order", (len(order),), schema.TensorType.INT32)
+        graph.tensors[permutation].buffer = _add_buffer(schema, model, np.asarray(order, "<i4"))
+        made[name] = _add_tensor(schema, graph, f"{name}/transposed", [source.shape[axis] for axis in order], source.type)
+        operator = schema.OperatorT()
+        operator.opcodeIndex = _opcode(schema, model, schema.BuiltinOperator.TRANSPOSE)
+        operator.inputs, operator.outputs = [tensor, permutation], [made[name]]
+        operator.builtinOptionsType, operator.builtinOptions = schema.BuiltinOptions.TransposeOptions, schema.TransposeOptionsT()
+        graph.operators.append(operator)
+    graph.outputs = [*graph.outputs, *made.values()]
+    return pack(model), made
+
+
+def run(data: bytes, inputs: Mapping[int, Array]) -> dict[int, Array]:
+    """Outputs by tensor index for inputs by tensor index. Raises `ConversionError` when LiteRT refuses the file."""
+    interpreter = require("ai_edge_litert.interpreter", extra="litert", purpose="running a .tflite file")
+    try:
+        runner = interpreter.Interpreter(model_content=data, num_threads=1)
+        runner.allocate_tensors()
+        details = {d["index"]: d for d in runner.get_input_details()}
+        for tensor, value in inputs.items():
+            runner.set_tensor(tensor, value.astype(details[tensor]["dtype"]))
+        runner.invoke()
+        return {d["index"]: runner.get_tensor(d["index"]) for d in runner.get_output_details()}
+    except (ValueError, RuntimeError) as error:
+        raise ConversionError(f"the converted file does not run in LiteRT: {str(error).strip().splitlines()[0][:300]}") from error
+
+
+def _decorated_inputs(data: bytes) -> dict[str, int]:
+    graph = _schema().Model.GetRootAs(data, 0).Subgraphs(0)
+    indices = [int(graph.Inputs(i)) for i in range(graph.InputsLength())]
+    names = {i: graph.Tensors(i).Name().decode() for i in indices}
+    return {name.removeprefix("serving_default_").removesuffix(":0"): index for index, name in names.items()}
+
+
+def _add_tensor(schema: Any, graph: Any, name: str, shape: Sequence[int], kind: int) -> int:
+    tensor = schema.TensorT()
+    tensor.name, tensor.shape, tensor.type, tensor.buffer = name, list(shape), kind, 0
+    graph.tensors.append(tensor)
+    return len(graph.tensors) - 1
+
+
+def _add_buffer(schema: Any, model: Any, values: Array) -> int:
+    import numpy as np
+
+    buffer = schema.BufferT()
+    buffer.data = np.frombuffer(values.tobytes(), np.uint8)
+    model.buffers.append(buffer)
+    return len(model.buffers) - 1
+
+
+def _opcode(schema: Any, model: Any, builtin: int) -> int:
+    for index, code in enumerate(model.operatorCodes):
+        if max(code.builtinCode, code.deprecatedBuiltinCode) == builtin:
+            return index
+    code = schema.OperatorCodeT()
+    code.builtinCode, code.deprecatedBuiltinCode, code.version = builtin, min(builtin, 127), 1
+    model.operatorCodes.append(code)
+    return len(model.operatorCodes) - 1

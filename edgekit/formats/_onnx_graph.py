@@ -1,0 +1,134 @@
+"""Reading and correcting ONNX graphs: constants, shapes, custom operators, training mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from edgekit.errors import ConversionError
+from edgekit.formats._source import DYNAMIC
+from edgekit.tensors import DTYPES, Array
+
+RUNTIME_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+"""Operator sets that onnxruntime brings with it."""
+
+
+def tensors(proto: Any) -> Iterator[Any]:
+    """Every stored tensor: initializers and tensors of attributes, in bodies of control flow as well."""
+    for graph in graphs(proto.graph):
+        yield from graph.initializer
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+
+
+def graphs(graph: Any) -> Iterator[Any]:
+    """A graph and the bodies of its control flow."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from graphs(attribute.g)
+            for body in attribute.graphs:
+                yield from graphs(body)
+
+
+def layer(node: Any) -> str:
+    """A node's name, or the name of what it computes."""
+    return node.name or next((name for name in node.output if name), node.op_type)
+
+
+def value_shape(value: Any) -> tuple[int, ...] | None:
+    """Sizes of a graph input or output, -1 for a dynamic one; None when even the rank is unknown."""
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
+        return None
+    return tuple(d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else DYNAMIC for d in kind.shape.dim)
+
+
+def element_type(value: Any) -> str | None:
+    """The dtype of a graph input or output; None for anything but a numeric tensor."""
+    import onnx
+
+    if not value.type.HasField("tensor_type"):
+        return None
+    try:
+        name = str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+    except (KeyError, ValueError):
+        return None
+    return name if name in DTYPES else None
+
+
+def constant(graph: Any, name: str) -> Array | None:
+    """The value of an initializer or Constant node, None for anything computed."""
+    import onnx
+
+    for tensor in graph.initializer:
+        if tensor.name == name:
+            return onnx.numpy_helper.to_array(tensor)  # type: ignore[no-any-return]  # onnx is not typed here
+    for node in graph.node:
+        if name in node.output and node.op_type == "Constant":
+            value = next((a for a in node.attribute if a.name == "value"), None)
+            return None if value is None else onnx.numpy_helper.to_array(value.t)
+        if name in node.output and node.op_type == "Identity":
+            return constant(graph, node.input[0])
+    return None
+
+
+def refuse_custom(proto: Any, name: str) -> None:
+    """Raise `ConversionError` for an operator of a domain that no runtime here knows."""
+    for graph in graphs(proto.graph):
+        for node in graph.node:
+            if node.domain not in RUNTIME_DOMAINS:
+                raise ConversionError(
+                    f"{name}: custom operator {node.domain}::{node.op_type} in layer {layer(node)}",
+                    "export the model without it, from standard ONNX operators",
+                )
+
+
+def switch_to_inference(proto: Any, name: str) -> tuple[str, ...]:
+    """Turn Dropout that is active as in training into its inference form, in place; a notice for each.
+
+    Raises `ConversionError` for BatchNormalization in training mode: exporting in that mode runs the model once and moves its running
+    statistics, so what `model.eval()` computes is no longer in the file. Also for a Dropout whose mask is used, or that is switched at run time.
+    """
+    notices: list[str] = []
+    used = {i for g in graphs(proto.graph) for node in g.node for i in node.input} | {v.name for g in graphs(proto.graph) for v in g.output}
+    for graph in graphs(proto.graph):
+        for node in graph.node:
+            if node.op_type == "BatchNormalization" and _training_batch_norm(node, proto):
+                what = f"{name}: exported in training mode: BatchNormalization in layer {layer(node)} uses the statistics of the batch"
+                raise ConversionError(what, "export again after model.eval(): an export in training mode has already moved the stored statistics")
+            if node.op_type == "Dropout" and _training_dropout(node, graph, proto, name):
+                _refuse_mask(node, used, name)
+                notices.append(f"layer {layer(node)}: Dropout was exported in training mode: switched off")
+                node.op_type = "Identity"
+                del node.input[1:], node.output[1:], node.attribute[:]
+    return tuple(notices)
+
+
+def _training_batch_norm(node: Any, proto: Any) -> bool:
+    flags = {a.name: a.i for a in node.attribute}
+    return bool(flags.get("training_mode", 0)) if _opset(proto) >= 14 else len([o for o in node.output if o]) > 1
+
+
+def _training_dropout(node: Any, graph: Any, proto: Any, name: str) -> bool:
+    if _opset(proto) < 12 or len(node.input) < 3 or not node.input[2]:
+        return False
+    flag = constant(graph, node.input[2])
+    if flag is None:
+        raise ConversionError(f"{name}: Dropout in layer {layer(node)} is switched by {node.input[2]} at run time", "export with model.eval()")
+    return bool(flag)
+
+
+def _refuse_mask(node: Any, used: set[str], name: str) -> None:
+    wanted = [output for output in node.output[1:] if output in used]
+    if wanted:
+        what = f"{name}: exported in training mode: Dropout in layer {layer(node)} gives its mask to {wanted[0]}"
+        raise ConversionError(what, "export again after model.eval()")
+
+
+def _opset(proto: Any) -> int:
+    return next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)

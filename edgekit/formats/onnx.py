@@ -1,0 +1,187 @@
+"""ONNX models, with external data. The handle is a `ModelProto` with static input shapes, local functions inlined, in inference mode."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError, UsageError, require
+from edgekit.formats import Model, Session, Shapes
+from edgekit.formats._onnx_graph import element_type, refuse_custom, switch_to_inference, tensors, value_shape
+from edgekit.formats._source import DYNAMIC, digest_of_files, fix_shapes, image_layout
+from edgekit.tensors import Array, Arrays, Signature, TensorSpec
+
+
+def open(reference: str, inputs: Shapes) -> Model:
+    """Open an .onnx file.
+
+    Raises `ConversionError` for a damaged file, external data outside the model's folder, custom operators, active training mode that cannot be
+    switched off, and dynamic dimensions without a size.
+    """
+    onnx = require("onnx", extra="onnx", purpose="reading an ONNX model")
+    path = Path(reference)
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf raises its own types
+        raise ConversionError(f"{path}: not a readable ONNX file ({_first_line(error)})", "is the file complete?") from error
+    external = _external_files(proto, path.parent)
+    if external:
+        onnx.external_data_helper.load_external_data_for_model(proto, str(path.parent))
+    total = hashlib.sha256(digest_of_files(path).encode())
+    for file in external:
+        total.update(digest_of_files(file).encode())
+    digest = total.hexdigest() if external else digest_of_files(path)
+    return from_proto(proto, path.stem, digest, inputs, path)
+
+
+def from_proto(proto: Any, name: str, digest: str, inputs: Shapes, path: Path | None = None) -> Model:
+    """A model of a `ModelProto` in memory. Raises `ConversionError` as `open`."""
+    proto = _checked(proto, name)
+    refuse_custom(proto, name)
+    notices = switch_to_inference(proto, name)
+    specs, more = fix_shapes(_input_specs(proto, name), inputs)
+    _set_input_shapes(proto, specs)
+    handle = _inferred(proto)
+    return Model("onnx", name, Signature(specs, _output_specs(handle, specs)), digest, path, handle, (*notices, *more))
+
+
+def session(model: Model) -> Session:
+    """Run in onnxruntime on the CPU: one thread, sequential, only exact graph optimizations."""
+    return OnnxSession(_runtime_session(model.handle, model.name), model.signature)
+
+
+@dataclasses.dataclass(frozen=True)
+class OnnxSession:
+    """A model in onnxruntime."""
+
+    runtime: Any
+    signature: Signature
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Outputs by name. Raises `ConversionError` when onnxruntime fails."""
+        names = [spec.name for spec in self.signature.outputs]
+        try:
+            values = self.runtime.run(names, {spec.name: inputs[spec.name] for spec in self.signature.inputs})
+        except Exception as error:  # onnxruntime raises its own types
+            raise ConversionError(f"onnxruntime could not run the model: {_first_line(error)}") from error
+        return dict(zip(names, values, strict=True))
+
+
+def _runtime_session(proto: Any, name: str) -> Any:
+    ort = require("onnxruntime", extra="onnx", purpose="running an ONNX model")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 3
+    try:
+        return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises its own types
+        raise ConversionError(f"{name}: onnxruntime refuses the model: {_first_line(error)}") from error
+
+
+def _external_files(proto: Any, folder: Path) -> list[Path]:
+    """Files beside the model that hold weights, sorted. Raises `ConversionError` for one that lies elsewhere or is too short."""
+    import onnx
+
+    found = set()
+    root = folder.resolve()
+    for tensor in tensors(proto):
+        if not onnx.external_data_helper.uses_external_data(tensor):
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        file = (root / location).resolve()
+        if not location or Path(location).is_absolute() or not file.is_relative_to(root):
+            what = f"external data of {tensor.name} lies outside the model's folder: {location!r}"
+            raise ConversionError(what, "keep weights beside the .onnx file")
+        if not file.is_file():
+            raise ConversionError(f"external data of {tensor.name} is missing: {location}", "copy it beside the .onnx file")
+        if _number(entries, "offset") + _number(entries, "length") > file.stat().st_size:
+            raise ConversionError(f"external data of {tensor.name} ends beyond {location}", "is the file complete?")
+        found.add(file)
+    return sorted(found)
+
+
+def _number(entries: dict[str, str], key: str) -> int:
+    text = entries.get(key, "0")
+    if not text.isdigit():
+        raise ConversionError(f"external data with the {key} {text!r}")
+    return int(text)
+
+
+def _checked(proto: Any, name: str) -> Any:
+    import onnx
+    import onnx.inliner
+
+    try:
+        if proto.functions:
+            proto = onnx.inliner.inline_local_functions(proto)
+        if not any(node.domain not in ("", "ai.onnx", "ai.onnx.ml") for node in proto.graph.node):
+            onnx.checker.check_model(proto)
+    except Exception as error:  # the checker and the inliner raise their own types
+        raise ConversionError(f"{name}: not a valid ONNX model: {_first_line(error)}") from error
+    return proto
+
+
+def _input_specs(proto: Any, name: str) -> tuple[TensorSpec, ...]:
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    specs = []
+    for value in proto.graph.input:
+        if value.name in stored:
+            continue
+        shape, dtype = value_shape(value), element_type(value)
+        if shape is None or dtype is None:
+            what = f"{name}: input {value.name} is not a numeric tensor of known rank"
+            raise ConversionError(what, "keep strings, sequences and maps outside the model")
+        specs.append(TensorSpec(value.name, shape, dtype, layout=image_layout(shape, dtype, "NCHW")))
+    if not specs:
+        raise ConversionError(f"{name}: the model takes no input")
+    return tuple(specs)
+
+
+def _set_input_shapes(proto: Any, specs: Sequence[TensorSpec]) -> None:
+    """Fixed sizes at the inputs; what was inferred from the old ones is dropped."""
+    shapes = {spec.name: spec.shape for spec in specs}
+    for value in proto.graph.input:
+        if value.name in shapes:
+            for dimension, size in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):
+                dimension.Clear()
+                dimension.dim_value = size
+    for value in proto.graph.output:
+        if DYNAMIC in (value_shape(value) or (DYNAMIC,)):
+            value.type.tensor_type.ClearField("shape")
+    del proto.graph.value_info[:]
+
+
+def _inferred(proto: Any) -> Any:
+    import onnx
+
+    try:
+        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception:  # inference is a help: what it cannot tell is found by running
+        return proto
+
+
+def _output_specs(proto: Any, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    import numpy as np
+
+    shapes = {value.name: value_shape(value) for value in proto.graph.output}
+    if any(shape is None or DYNAMIC in shape for shape in shapes.values()):
+        runner = _runtime_session(proto, proto.graph.name or "the model")
+        values = runner.run(list(shapes), {spec.name: np.zeros(spec.shape, spec.dtype) for spec in inputs})
+        shapes = {name: tuple(value.shape) for name, value in zip(shapes, values, strict=True)}
+    specs = []
+    for value in proto.graph.output:
+        dtype, shape = element_type(value), shapes[value.name]
+        if dtype is None or shape is None:
+            raise UsageError(f"output {value.name} is not a numeric tensor")
+        specs.append(TensorSpec(value.name, shape, dtype, layout=image_layout(shape, dtype, "NCHW")))
+    return tuple(specs)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,0 +1,144 @@
+"""Make an ONNX graph plain before a converter sees it: opset raised, constants folded, simplified, shapes known, names safe.
+
+Nothing is believed: the prepared graph is run against the original.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from edgekit import formats
+from edgekit.errors import ConversionError, require
+from edgekit.formats import Model, onnx
+from edgekit.tensors import Array, Signature, TensorSpec
+
+OPSET = 17
+"""Raised to this when older: the newest that all converters here read in full."""
+
+_TOLERANCE = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A prepared model and the names it gave to the source's inputs and outputs."""
+
+    model: Model
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    notices: tuple[str, ...]
+
+
+def prepare(source: Model) -> Prepared:
+    """The prepared graph of an opened ONNX model. Raises `ConversionError` when it does not compute the same."""
+    raised, notices = _raised(source.handle)
+    proto = _simplified(raised)
+    names = _safe_names(proto)
+    inputs = {spec.name: names.get(spec.name, _safe(spec.name)) for spec in source.signature.inputs}
+    outputs = {spec.name: names[spec.name] for spec in source.signature.outputs}
+    _rename(proto.graph, names)
+    present = {value.name for value in proto.graph.input}
+    signature = Signature(
+        tuple(_renamed(spec, inputs) for spec in source.signature.inputs if inputs[spec.name] in present),
+        tuple(_renamed(spec, outputs) for spec in source.signature.outputs),
+    )
+    model = Model("onnx", source.name, signature, source.digest, handle=proto)
+    _check_equal(source, model, inputs, outputs)
+    return Prepared(model, inputs, outputs, notices)
+
+
+def random_inputs(signature: Signature, seed: int) -> dict[str, Array]:
+    """Seeded inputs: normal values, or 0..1 integers, which every embedding and index accepts."""
+    import numpy as np
+
+    rng = np.random.RandomState(seed)
+    drawn = {spec.name: rng.standard_normal(spec.shape) if spec.dtype.startswith("float") else rng.randint(0, 2, spec.shape) for spec in signature.inputs}
+    return {spec.name: drawn[spec.name].astype(spec.dtype) for spec in signature.inputs}
+
+
+def _raised(proto: Any) -> tuple[Any, tuple[str, ...]]:
+    import onnx.version_converter
+
+    version = next(o.version for o in proto.opset_import if o.domain in ("", "ai.onnx"))
+    if version >= OPSET:
+        return proto, ()
+    try:
+        return onnx.version_converter.convert_version(proto, OPSET), ()
+    except Exception:  # an operator without an adapter: the converter may still read the old form
+        return proto, (f"opset {version} could not be raised to {OPSET}: kept",)
+
+
+def _simplified(proto: Any) -> Any:
+    import onnx
+
+    onnxslim = require("onnxslim", extra="onnx", purpose="simplifying an ONNX model")
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    try:
+        slim = onnxslim.slim(copy)
+        return onnx.shape_inference.infer_shapes(slim, data_prop=True)
+    except Exception as error:  # onnxslim raises whatever its passes raise
+        raise ConversionError(f"the ONNX graph could not be simplified: {str(error).splitlines()[0][:200] if str(error) else type(error).__name__}") from error
+
+
+def _safe(name: str) -> str:
+    """Letters, digits, `_`, `.`, `/` only, starting with a letter: what TensorFlow takes as a scope name."""
+    plain = re.sub(r"[^A-Za-z0-9_./]", "_", name)
+    return plain if plain[:1].isalpha() else f"t{plain}"
+
+
+def _safe_names(proto: Any) -> dict[str, str]:
+    """New, distinct names for every value and node of the graph."""
+    taken: set[str] = set()
+    made: dict[str, str] = {}
+    for name in _all_names(proto.graph):
+        if name and name not in made:
+            plain, count = _safe(name), 1
+            while plain.lower() in taken:
+                count += 1
+                plain = f"{_safe(name)}_{count}"
+            taken.add(plain.lower())
+            made[name] = plain
+    return made
+
+
+def _all_names(graph: Any) -> Iterable[str]:
+    yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info))
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _all_names(attribute.g)
+
+
+def _rename(graph: Any, names: Mapping[str, str]) -> None:
+    for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        value.name = names[value.name]
+    for node in graph.node:
+        node.name = _safe(node.name) if node.name else ""
+        for list_ in (node.input, node.output):
+            for index, name in enumerate(list_):
+                list_[index] = names.get(name, name)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _rename(attribute.g, names)
+
+
+def _renamed(spec: TensorSpec, names: Mapping[str, str]) -> TensorSpec:
+    return TensorSpec(names[spec.name], spec.shape, spec.dtype, layout=spec.layout)
+
+
+def _check_equal(source: Model, made: Model, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+    import numpy as np
+
+    feeds = random_inputs(source.signature, 0)
+    right = formats.session(source).run(feeds)
+    got = onnx.session(made).run({inputs[name]: value for name, value in feeds.items()})
+    for name, wanted in right.items():
+        there = got[outputs[name]]
+        size = max(1.0, float(np.abs(wanted.astype(np.float64)).max(initial=0)))
+        worst = float(np.abs(there.astype(np.float64) - wanted).max(initial=0)) if there.shape == wanted.shape else float("inf")
+        if not (worst <= _TOLERANCE * size or np.array_equal(there, wanted, equal_nan=True)):
+            raise ConversionError(f"{source.name}: simplifying the graph changed {name} by {worst:.3g}", "this is a fault of the simplifier: report it")
