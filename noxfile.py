@@ -38,7 +38,10 @@ def install_system_packages(session: nox.Session) -> None:
         return
     quiet = {"stdout": subprocess.DEVNULL, "env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"}}
     done = subprocess.run([*prefix, "apt-get", "update", "-qq"], **quiet, check=False).returncode == 0
-    done = done and subprocess.run([*prefix, "apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], **quiet, check=False).returncode == 0
+    done = (
+        done
+        and subprocess.run([*prefix, "apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], **quiet, check=False).returncode == 0
+    )
     if not done:
         session.warn(f"could not install {', '.join(missing)}; tests that need them are skipped")
 
@@ -101,5 +104,3 @@ def bench(session: nox.Session) -> None:
     prepare_devices(session)
     for script in sorted(Path("benchmarks").glob("bench_*.py")):
         session.run("python", str(script), env={"PYTHONPATH": str(Path.cwd())})
-
-

@@ -106,8 +106,8 @@ def _install_hook() -> None:
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     if event != "open" or not _listeners:
         return
-    name, mode, flags = arguments
+    name, _, flags = arguments
     if isinstance(name, (str, bytes)) and not (flags or 0) & (os.O_WRONLY | os.O_RDWR):
-        path = os.path.abspath(os.fsdecode(name))
+        path = str(Path(os.fsdecode(name)).absolute())
         for opened in _listeners:
             opened.add(path)

@@ -10,7 +10,7 @@ from edgekit.errors import ConversionError
 from edgekit.formats import Model, Session
 from edgekit.parity import OutputParity
 from edgekit.target import Tolerance
-from edgekit.tensors import Array, Arrays
+from edgekit.tensors import Array, Arrays, Signature, quantize
 
 Progress = Callable[[int, int, str], None]
 
@@ -25,7 +25,7 @@ def convert(
     route = converters.route(source.format, accepts)
     if not route:
         return source, ()
-    expected = run(reference, samples)
+    expected = run(reference, source.signature, samples)
     model, names = source, []
     for number, converter in enumerate(route):
         name = f"{model.format} → {converter.RESULT}"
@@ -33,24 +33,18 @@ def convert(
         folder = work / f"hop-{number}"
         folder.mkdir()
         model = converter.convert(model, folder)
-        _check(name, expected, run(formats.session(model), samples), tolerance)
+        found = run(formats.session(model), model.signature, samples)
+        _check(name, parity.compare_all(expected, found, reference_specs=source.signature.outputs, other_specs=model.signature.outputs), tolerance)
         names.append(name)
     return model, tuple(names)
 
 
-def run(session: Session, samples: Sequence[Arrays]) -> list[dict[str, Array]]:
-    """Outputs of every sample."""
-    return [session.run(sample) for sample in samples]
+def run(session: Session, signature: Signature, samples: Sequence[Arrays]) -> list[dict[str, Array]]:
+    """Outputs of every sample in the session's stored types, for inputs in real values."""
+    return [session.run({spec.name: quantize(sample[spec.name], spec) for spec in signature.inputs}) for sample in samples]
 
 
-def compare(expected: Sequence[Arrays], found: Sequence[Arrays]) -> tuple[OutputParity, ...]:
-    """One parity a output, over all samples, in real values."""
-    return tuple(parity.compare(name, [sample[name] for sample in expected], [sample[name] for sample in found]) for name in expected[0])
-
-
-def _check(hop: str, expected: Sequence[Arrays], found: Sequence[Arrays], tolerance: Tolerance) -> None:
-    if missing := expected[0].keys() - found[0].keys():
-        raise ConversionError(f"{hop}: the output {sorted(missing)[0]!r} was lost")
-    for errors in parity.judge(compare(expected, found), tolerance):
-        if errors.severity == "error":
-            raise ConversionError(f"{hop}: {errors.message}", errors.hint or "the converter computes something else than the source model; try another route or version")
+def _check(hop: str, parities: Sequence[OutputParity], tolerance: Tolerance) -> None:
+    for finding in parity.judge(parities, tolerance):
+        if finding.severity == "error":
+            raise ConversionError(f"{hop}: {finding.message}", finding.hint or "the converter computes something else than the source model")

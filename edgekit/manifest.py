@@ -45,8 +45,8 @@ class ArtifactEntry(msgspec.Struct, frozen=True):
 class Golden(msgspec.Struct, frozen=True):
     """Samples with known answers: files `golden/{inputs,reference,host}/SAMPLE-TENSOR.raw`.
 
-    `inputs` and `reference` hold the source's own types (`Manifest.source_signature`), `host` the artifact's stored ones. `samples` name the
-    user's files; the last `random` samples are random.
+    `inputs` hold real values, `reference` the source's own types (`Manifest.source_signature`), `host` the artifact's stored ones. `samples`
+    name the user's files; the last `random` samples are random.
     """
 
     samples: tuple[str, ...]
@@ -93,5 +93,5 @@ def golden_file(kind: str, sample: int, tensor: int) -> str:
 def golden_spec(manifest: Manifest, kind: str, tensor: int) -> TensorSpec:
     """Name, shape and stored type of a golden tensor."""
     if kind == "inputs":
-        return manifest.source_signature.inputs[tensor]
+        return manifest.source_signature.inputs[tensor].real
     return (manifest.signature if kind == "host" else manifest.source_signature).outputs[tensor]

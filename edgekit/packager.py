@@ -10,7 +10,7 @@ from pathlib import Path
 from edgekit import __version__, budget, bundle, fingerprint, formats, hops, opset, parity, planner, plugins, repeats, samples, versions
 from edgekit import target as targets
 from edgekit.backends import Artifact, Backend, Context
-from edgekit.budget import Limits, Part, Usage
+from edgekit.budget import Limits, Part
 from edgekit.errors import ConversionError, UsageError, close_match
 from edgekit.formats import Model, Session
 from edgekit.manifest import ArtifactEntry, Golden, Manifest, Sensitivity, Source, golden_file
@@ -19,7 +19,7 @@ from edgekit.planner import Candidate, Plan, Point, Prefer
 from edgekit.preprocess import Preprocess
 from edgekit.samples import Samples
 from edgekit.target import Target, Tolerance
-from edgekit.tensors import Array, Arrays, Signature, dequantize, quantize, raw_bytes
+from edgekit.tensors import Arrays, raw_bytes
 
 Progress = Callable[[int, int, str], None]
 
@@ -99,7 +99,17 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
     place = _place(options, options.name or source.name, target)
     data = samples.load(options.calibration, source.signature, options.preprocess)
     with tempfile.TemporaryDirectory(prefix="edgekit-package-") as scratch:
-        job = _Job(target, backend, options, source, formats.session(source), data, budget.runtime_parts(target, options.runtime_aar), Path(scratch), progress)
+        job = _Job(
+            target,
+            backend,
+            options,
+            source,
+            formats.session(source),
+            data,
+            budget.runtime_parts(target, options.runtime_aar),
+            Path(scratch),
+            progress,
+        )
         model, route = hops.convert(source, job.reference, backend.accepts, data.hop, target.tolerance.conversion, job.work, progress)
         plan, built = _search(job, model)
         best = built[plan.chosen] if plan.chosen is not None else min((b for b in built if b), key=lambda b: b.point.total_bytes)
@@ -120,7 +130,7 @@ def _search(job: _Job, model: Model) -> tuple[Plan, list[_Built | None]]:
     folder.mkdir()
     build = job.backend.prepare(model, Context(job.target, data.train or data.random, folder, options.io, job.progress))
     job.progress(0, 0, "running the float reference")
-    expected = hops.run(job.reference, data.judged)
+    expected = hops.run(job.reference, job.source.signature, data.judged)
     points: list[Point] = []
     built: list[_Built | None] = []
     for tier in tiers:
@@ -145,15 +155,15 @@ def _measure(job: _Job, build: Callable[[Candidate], Artifact], candidate: Candi
         if job.options.precision != "auto":
             raise
         return Point(candidate, failed=error.message)
-    found = run_artifact(job.backend.emulate(artifact), artifact.signature, job.data.judged)
-    loss = hops.compare(expected, [_real(outputs, artifact.signature) for outputs in found])
+    found = hops.run(job.backend.emulate(artifact), artifact.signature, job.data.judged)
+    loss = parity.compare_all(expected, found, reference_specs=job.source.signature.outputs, other_specs=artifact.signature.outputs)
     usage = budget.usage(artifact.path, job.runtime)
     limits = job.options.limits
     point = Point(
         artifact.candidate,
         usage.model_bytes,
         usage.total_bytes(limits.size_of),
-        min(output.sqnr_db for output in loss),
+        _fidelity_db(loss),
         min((output.top1 for output in loss if output.top1 is not None), default=None),
         tuple(excess.message for excess in budget.check(usage, limits)),
     )
@@ -199,13 +209,11 @@ def _judge(job: _Job, best: _Built, plan: Plan, manifest: Manifest) -> tuple[Fin
     return tuple(findings)
 
 
-def run_artifact(session: Session, signature: Signature, inputs: Sequence[Arrays]) -> list[dict[str, Array]]:
-    """Outputs in stored types for real-valued inputs, quantized to the artifact's own."""
-    return [session.run({spec.name: quantize(sample[spec.name], spec) for spec in signature.inputs}) for sample in inputs]
-
-
-def _real(outputs: Arrays, signature: Signature) -> dict[str, Array]:
-    return {spec.name: dequantize(outputs[spec.name], spec) for spec in signature.outputs}
+def _fidelity_db(loss: Sequence[OutputParity]) -> float | None:
+    """SQNR of the worst output; 0 when one is broken, None when all are exact."""
+    if any(output.mismatch or output.non_finite for output in loss):
+        return 0.0
+    return min((output.sqnr_db for output in loss if output.sqnr_db is not None), default=None)
 
 
 def _tolerances(job: _Job) -> dict[str, Tolerance]:
@@ -218,7 +226,9 @@ def _tolerances(job: _Job) -> dict[str, Tolerance]:
 def _artifact_entry(artifact: Artifact) -> ArtifactEntry:
     path = artifact.path
     size = path.stat().st_size if path.is_file() else sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-    return ArtifactEntry(f"artifact/{path.name}", artifact.format, artifact.candidate.precision, size, fingerprint.of_path(path), artifact.runtime_names)
+    return ArtifactEntry(
+        f"artifact/{path.name}", artifact.format, artifact.candidate.precision, size, fingerprint.of_path(path), artifact.runtime_names
+    )
 
 
 def _artifact_files(path: Path) -> dict[str, Path | bytes]:
@@ -236,11 +246,11 @@ def _trim_files(job: _Job, artifact: Artifact) -> dict[str, Path | bytes]:
 
 def _golden_files(job: _Job, artifact: Artifact) -> dict[str, Path | bytes]:
     inputs, _, _ = job.data.golden
-    reference = hops.run(job.reference, inputs)
-    host = run_artifact(job.backend.emulate(artifact), artifact.signature, inputs)
+    reference = hops.run(job.reference, job.source.signature, inputs)
+    host = hops.run(job.backend.emulate(artifact), artifact.signature, inputs)
     files: dict[str, Path | bytes] = {}
     for kind, rows, specs in (
-        ("inputs", inputs, job.source.signature.inputs),
+        ("inputs", inputs, [spec.real for spec in job.source.signature.inputs]),
         ("reference", reference, job.source.signature.outputs),
         ("host", host, artifact.signature.outputs),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -30,17 +31,22 @@ class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
 class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     """A candidate after it was built and run here: bytes, and fidelity against the float source on held-out samples (measured).
 
-    `sqnr_db` is that of the worst output; `top1` is absent where outputs are no class scores. `excess` says which limits it breaks.
-    `failed` is the reason when it could not be built.
+    `sqnr_db` is that of the worst output, None when every output is exact; `top1` is absent where outputs are no class scores.
+    `excess` says which limits it breaks. `failed` is the reason when it could not be built.
     """
 
     candidate: Candidate
     model_bytes: int = 0
     total_bytes: int = 0
-    sqnr_db: float = 0.0
+    sqnr_db: float | None = 0.0
     top1: float | None = None
     excess: tuple[str, ...] = ()
     failed: str = ""
+
+    @property
+    def fidelity_db(self) -> float:
+        """SQNR for ordering: infinite when exact."""
+        return math.inf if self.sqnr_db is None else self.sqnr_db
 
     @property
     def fits(self) -> bool:
@@ -68,7 +74,9 @@ class Plan(msgspec.Struct, frozen=True):
         return min(built, key=lambda point: point.total_bytes, default=None)
 
 
-def tiers(target: Target, available: Sequence[str], precision: str, rounding: str, *, calibrated: bool) -> tuple[list[list[Candidate]], dict[str, str]]:
+def tiers(
+    target: Target, available: Sequence[str], precision: str, rounding: str, *, calibrated: bool
+) -> tuple[list[list[Candidate]], dict[str, str]]:
     """Candidates to build, tier by tier, and the precisions left out with the reason.
 
     `precision` is one name or `auto`; `available` are the backend's precisions. Static integer activations need calibration data.
@@ -101,9 +109,9 @@ def choose(points: Sequence[Point], tolerances: dict[str, Tolerance], prefer: Pr
     fitting = [i for i, point in enumerate(points) if point.fits]
     good = [i for i in fitting if within(points[i], tolerances.get(points[i].candidate.precision))]
     if prefer == "size" and good:
-        chosen = min(good, key=lambda i: (points[i].model_bytes, -points[i].sqnr_db))
+        chosen = min(good, key=lambda i: (points[i].model_bytes, -points[i].fidelity_db))
     elif fitting:
-        chosen = max(fitting, key=lambda i: (points[i].sqnr_db, -points[i].model_bytes))
+        chosen = max(fitting, key=lambda i: (points[i].fidelity_db, -points[i].model_bytes))
     else:
         return Plan(tuple(points), None, prefer, skipped or {})
     return Plan(tuple(points), chosen, prefer, skipped or {})
@@ -113,6 +121,6 @@ def within(point: Point, tolerance: Tolerance | None) -> bool:
     """Whether a point keeps the fidelity that the profile asks of its precision."""
     if tolerance is None:
         return True
-    if tolerance.min_sqnr_db is not None and point.sqnr_db < tolerance.min_sqnr_db:
+    if tolerance.min_sqnr_db is not None and point.fidelity_db < tolerance.min_sqnr_db:
         return False
     return tolerance.min_top1 is None or point.top1 is None or point.top1 >= tolerance.min_top1

@@ -10,7 +10,12 @@ from edgekit.errors import PluginError, UsageError, close_match
 
 BUILT_IN = {
     "edgekit.backends": {"litert": "edgekit.backends.litert"},
-    "edgekit.transports": {"adb": "edgekit.transports.adb", "local": "edgekit.transports.local", "ssh": "edgekit.transports.ssh", "virtual": "edgekit.transports.virtual"},
+    "edgekit.transports": {
+        "adb": "edgekit.transports.adb",
+        "local": "edgekit.transports.local",
+        "ssh": "edgekit.transports.ssh",
+        "virtual": "edgekit.transports.virtual",
+    },
 }
 
 

@@ -9,21 +9,22 @@ import time
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from edgekit import job as contract
 from edgekit import runtimes
 from edgekit.bundle import Bundle
 from edgekit.errors import RunnerError
 from edgekit.job import Job, Result, TensorFile
 from edgekit.manifest import Manifest, golden_file, golden_spec
-from edgekit.tensors import Array, TensorSpec, quantize, read_raw, write_raw
+from edgekit.tensors import Array, quantize, read_raw, write_raw
 from edgekit.transports import Facts, Link
 
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """How to run: latency is taken for `min_runs` runs or `max_seconds`, whichever ends first; `runtime_library` replaces the one found."""
+    """How to run: latency is taken for `min_runs` runs or `max_seconds`, whichever ends first; `runtime_library` replaces the one found.
+
+    With `cool_below_millicelsius` the device first waits until it is no hotter, at most `cool_wait_s`.
+    """
 
     threads: int = 4
     affinity: Literal["any", "big", "little"] = "any"
@@ -33,6 +34,8 @@ class RunOptions:
     timeout_s: float = 600.0
     accelerator: str = ""
     runtime_library: Path | None = None
+    cool_below_millicelsius: int | None = None
+    cool_wait_s: float = 60.0
     options: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -78,7 +81,7 @@ def write_job(bundle: Bundle, folder: Path, facts: Facts, options: RunOptions) -
         runtime=target.runtime.name,
         artifact=Path(manifest.artifact.main).name,
         samples=samples,
-        outputs=tuple(_runtime_spec(manifest, spec) for spec in manifest.signature.outputs),
+        outputs=manifest.signature.outputs,
         library=_add_native(folder, facts, manifest, options) if facts.runner == "native" else "",
         accelerator=options.accelerator or target.runtime.accelerator,
         threads=min(options.threads, facts.cores or options.threads),
@@ -87,6 +90,9 @@ def write_job(bundle: Bundle, folder: Path, facts: Facts, options: RunOptions) -
         min_runs=options.min_runs,
         max_seconds=options.max_seconds,
         options=options.options,
+        runtime_names=manifest.artifact.runtime_names,
+        cool_below_millicelsius=options.cool_below_millicelsius,
+        cool_wait_seconds=options.cool_wait_s,
     )
     contract.write(folder, job)
     return job
@@ -102,12 +108,16 @@ def read_outputs(folder: Path, result: Result, manifest: Manifest) -> tuple[dict
 def _write_inputs(bundle: Bundle, folder: Path, sample: int) -> tuple[TensorFile, ...]:
     (folder / "inputs").mkdir(exist_ok=True)
     files = []
-    for index, spec in enumerate(bundle.manifest.signature.inputs):
-        real = _golden(bundle, "inputs", sample, index)
+    for index, (spec, stored) in enumerate(zip(bundle.manifest.signature.inputs, stored_inputs(bundle, sample), strict=True)):
         name = f"inputs/{sample:03d}-{index}.raw"
-        write_raw(folder / name, quantize(real, spec))
-        files.append(TensorFile(_runtime_spec(bundle.manifest, spec).name, spec.dtype, spec.shape, name))
+        write_raw(folder / name, stored)
+        files.append(TensorFile(spec.name, spec.dtype, spec.shape, name))
     return tuple(files)
+
+
+def stored_inputs(bundle: Bundle, sample: int) -> tuple[Array, ...]:
+    """A golden sample's inputs in the artifact's stored types, in the signature's order."""
+    return tuple(quantize(_golden(bundle, "inputs", sample, index), spec) for index, spec in enumerate(bundle.manifest.signature.inputs))
 
 
 def golden(bundle: Bundle, kind: str) -> tuple[dict[str, Array], ...]:
@@ -126,10 +136,6 @@ def _golden(bundle: Bundle, kind: str, sample: int, tensor: int) -> Array:
     return np.frombuffer(data, np.dtype(spec.dtype).newbyteorder("<")).reshape(spec.shape).astype(spec.dtype)
 
 
-def _runtime_spec(manifest: Manifest, spec: TensorSpec) -> TensorSpec:
-    return msgspec.structs.replace(spec, name=manifest.artifact.runtime_names.get(spec.name, spec.name))
-
-
 def _add_native(folder: Path, facts: Facts, manifest: Manifest, options: RunOptions) -> str:
     library = runtimes.library(manifest.target.runtime.name, facts.platform, options.runtime_library)
     shutil.copy(runtimes.runner(facts.platform), folder / "runner")
@@ -141,7 +147,7 @@ def _read_sample(folder: Path, files: tuple[TensorFile, ...], manifest: Manifest
     by_name = {file.name: file for file in files}
     outputs = {}
     for spec in manifest.signature.outputs:
-        file = by_name.get(manifest.artifact.runtime_names.get(spec.name, spec.name))
+        file = by_name.get(spec.name)
         if file is None:
             raise RunnerError(f"the device gave no output {spec.name!r}; it gave {', '.join(sorted(by_name)) or 'none'}", stage="output")
         if (file.dtype, file.shape) != (spec.dtype, spec.shape):

@@ -43,6 +43,12 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return count
 
 
+    @property
+    def real(self) -> TensorSpec:
+        """The tensor in real values: float32 where it is quantized, as it is otherwise."""
+        return self if self.scale is None else TensorSpec(self.name, self.shape, "float32", layout=self.layout)
+
+
 class Signature(msgspec.Struct, frozen=True):
     """Inputs and outputs in the source model's order, under the source model's names."""
 
@@ -93,4 +99,3 @@ def read_raw(path: Path, spec: TensorSpec) -> Array:
     if len(data) != wanted:
         raise ValueError(f"{path.name}: {len(data)} bytes, but {spec.name} {spec.dtype}{list(spec.shape)} takes {wanted}")
     return np.frombuffer(data, dtype).reshape(spec.shape).astype(spec.dtype)
-

@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from edgekit.formats import Model, Session
 from edgekit.graph import Graph
 from edgekit.planner import Candidate
 from edgekit.target import Target
 from edgekit.tensors import Arrays, Signature
 
-__all__ = ["Artifact", "Backend", "Candidate", "Context"]
+__all__ = ["Artifact", "Backend", "Candidate", "Context", "Tap"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +53,19 @@ class Context:
     progress: Callable[[int, int, str], None] = lambda done, of, what: None
 
 
+class Tap(msgspec.Struct, frozen=True):
+    """A tensor inside an artifact that a tapped copy gives as an output, and the operator that computes it."""
+
+    tensor: str
+    operator: int
+    type: str
+
+
 class Backend(Protocol):
-    """One artifact family (a module can be one)."""
+    """One artifact family (a module can be one).
+
+    One that can show the inside of its artifacts also has `tapped(artifact, out) -> (Artifact, tuple[Tap, ...])`, for `edgekit drift`.
+    """
 
     name: str
     accepts: tuple[str, ...]

@@ -36,7 +36,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="edgekit")
 def edgekit() -> None:
-    """Package a trained model for one kind of edge device within a byte budget, and prove it there against the desktop reference.
+    r"""Package a trained model for one kind of edge device within a byte budget, and prove it there against the desktop reference.
 
     \b
     edgekit package model.pt2 --target android-arm64 --max-size 25MB --calibration photos/

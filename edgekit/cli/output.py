@@ -68,7 +68,8 @@ def progress() -> Iterator[Progress]:
         yield lambda done, of, what: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:

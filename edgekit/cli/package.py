@@ -20,7 +20,13 @@ PRECISIONS = "auto, fp32, fp16, w8, w8-dynamic, w8a8, w8a16 (a target may have m
 @click.option("--max-model-size", metavar="SIZE", help="Ceiling for the artifact alone.")
 @click.option("--size-of", type=click.Choice(["installed", "download"]), default="installed", show_default=True, help="Which size the ceilings mean.")
 @click.option("--precision", "-p", default="auto", show_default=True, metavar="P", help=PRECISIONS + ".")
-@click.option("--rounding", type=click.Choice(["nearest", "bias", "second-order"]), default="second-order", show_default=True, help="How 8-bit weights are rounded.")
+@click.option(
+    "--rounding",
+    type=click.Choice(["nearest", "bias", "second-order"]),
+    default="second-order",
+    show_default=True,
+    help="How 8-bit weights are rounded.",
+)
 @click.option("--prefer", type=click.Choice(["fidelity", "size"]), default="fidelity", show_default=True, help="What 'auto' takes within the limits.")
 @click.option("--min-sqnr", type=float, metavar="DB", help="Fidelity to demand, instead of the profile's tolerance.")
 @click.option("--io", type=click.Choice(["float32", "int8"]), default="float32", show_default=True, help="Types at the edge of an integer model.")
@@ -29,7 +35,12 @@ PRECISIONS = "auto, fp32, fp16, w8, w8-dynamic, w8a8, w8a16 (a target may have m
 @click.option("--input", "inputs", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input; needed where the model leaves it open.")
 @click.option("--name", metavar="NAME", help="Name of the bundle; default: the model's.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), default=Path(), help="Folder (or .edgekit file) to write to.  [default: .]")
-@click.option("--runtime-aar", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE", help="Measure the runtime's size in this AAR or .so.")
+@click.option(
+    "--runtime-aar",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Measure the runtime's size in this AAR or .so.",
+)
 @click.option("--rebuild", is_flag=True, help="Build even when nothing has changed.")
 @output.json_option
 def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...], preprocess: str | None, **values: Any) -> int:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edgekit import fingerprint, repeats
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(fingerprint, "_UNSTABLE", ("/proc/",))
+
+
+def test_a_folder_is_known_by_names_and_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.npy").write_bytes(b"1")
+    (folder / "sub" / "b.npy").write_bytes(b"2")
+    before = fingerprint.of_reference(str(folder))
+    os.utime(folder / "a.npy", (1, 1))
+    assert fingerprint.of_reference(str(folder)) == before
+    (folder / "a.npy").rename(folder / "c.npy")
+    assert fingerprint.of_reference(str(folder)) != before
+
+
+def test_external_weights_count(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"graph")
+    weights = tmp_path / "m.onnx.data"
+    weights.write_bytes(b"weights")
+    before = fingerprint.of_reference(str(model))
+    weights.write_bytes(b"other")
+    assert fingerprint.of_reference(str(model)) != before
+
+
+def test_a_function_is_known_by_the_files_it_opened(tmp_path: Path) -> None:
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(b"1")
+    assert fingerprint.of_reference("some.module:build") is None
+    with fingerprint.recording("some.module:build"):
+        weights.read_bytes()
+        (tmp_path / "written.txt").write_text("not a dependency")
+    first = fingerprint.of_reference("some.module:build")
+    assert first is not None
+    (tmp_path / "written.txt").write_text("changed")
+    assert fingerprint.of_reference("some.module:build") == first
+    weights.write_bytes(b"12")
+    assert fingerprint.of_reference("some.module:build") is None
+
+
+def test_a_repeat_is_found_only_while_its_bundle_is_untouched(tmp_path: Path) -> None:
+    model, bundle = tmp_path / "m.tflite", tmp_path / "m.edgekit"
+    model.write_bytes(b"model")
+    bundle.write_bytes(b"bundle")
+    key = repeats.key(str(model), None, "settings")
+    assert repeats.find(key) is None
+    repeats.remember(key, bundle)
+    assert repeats.find(repeats.key(str(model), None, "settings")) == bundle.resolve()
+    assert repeats.find(repeats.key(str(model), None, "other settings")) is None
+    bundle.write_bytes(b"tampered")
+    assert repeats.find(key) is None
