@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import msgspec
 
 from edgekit.backends import Artifact, Candidate, Context
 from edgekit.backends.litert import flatbuffer, half, source, stock
+from edgekit.backends.litert.improve import Improved, improve
 from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
@@ -40,7 +42,13 @@ def _build(opened: Source, candidate: Candidate) -> Artifact:
         )
     ranges = source.true_ranges(opened) if candidate.precision in STATIC else None
     policy = stock.Policy(candidate.keep_float, candidate.wide, opened.context.io)
-    return _finish(opened, candidate, stock.quantize(opened.content, candidate, policy, ranges), ())
+    improved = _improved(opened, candidate.rounding)
+    return _finish(opened, candidate, stock.quantize(improved.content, candidate, policy, ranges, improved.channels), improved.notices)
+
+
+@functools.lru_cache(maxsize=2)
+def _improved(opened: Source, method: str) -> Improved:
+    return improve(opened, opened.content, method)
 
 
 def _finish(opened: Source, candidate: Candidate, content: bytes, notices: tuple[str, ...]) -> Artifact:

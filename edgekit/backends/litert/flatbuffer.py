@@ -135,14 +135,13 @@ def rename_edges(model: Any, signature: Signature) -> None:
     """Give the file `signature`'s names and order: graph inputs and outputs, their tensors, and one signature `serving_default`."""
     graph = model.subgraphs[0]
     graph.inputs, graph.outputs = edges(model, signature)
-    schema_ = schema()
-    definition = schema_.SignatureDefT()
+    definition = schema().SignatureDefT()
     definition.signatureKey, definition.subgraphIndex = b"serving_default", 0
-    definition.inputs = [_entry(spec.name, index) for spec, index in zip(signature.inputs, graph.inputs, strict=True)]
-    definition.outputs = [_entry(spec.name, index) for spec, index in zip(signature.outputs, graph.outputs, strict=True)]
+    definition.inputs = [entry(spec.name, index) for spec, index in zip(signature.inputs, graph.inputs, strict=True)]
+    definition.outputs = [entry(spec.name, index) for spec, index in zip(signature.outputs, graph.outputs, strict=True)]
     model.signatureDefs = [definition]
-    for entry in (*definition.inputs, *definition.outputs):
-        graph.tensors[entry.tensorIndex].name = entry.name
+    for named in (*definition.inputs, *definition.outputs):
+        graph.tensors[named.tensorIndex].name = named.name
     unique_names(model)
 
 
@@ -195,7 +194,7 @@ def _ordered(graph: Any, indices: list[int], entries: Any, specs: tuple[TensorSp
     if len(indices) != len(specs):
         named = ", ".join(spec.name for spec in specs)
         raise ConversionError(f"the LiteRT model has {len(indices)} inputs or outputs where its signature has {len(specs)}: {named}")
-    by_signature = {text(entry.name): int(entry.tensorIndex) for entry in entries or []}
+    by_signature = {text(named.name): int(named.tensorIndex) for named in entries or []}
     by_tensor = {text(graph.tensors[i].name): int(i) for i in indices}
     for known in (by_signature, by_tensor):
         if all(spec.name in known for spec in specs):
@@ -203,10 +202,11 @@ def _ordered(graph: Any, indices: list[int], entries: Any, specs: tuple[TensorSp
     return [int(index) for index in indices]
 
 
-def _entry(name: str, index: int) -> Any:
-    entry = schema().TensorMapT()
-    entry.name, entry.tensorIndex = name.encode(), index
-    return entry
+def entry(name: str, index: int) -> Any:
+    """One name of a signature, for a tensor index."""
+    made = schema().TensorMapT()
+    made.name, made.tensorIndex = name.encode(), index
+    return made
 
 
 def _buffer_owners(model: Any) -> Iterator[Any]:

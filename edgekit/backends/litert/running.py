@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from edgekit.backends.litert import flatbuffer
 from edgekit.errors import ConversionError, require
-from edgekit.tensors import Array, Arrays, Signature
+from edgekit.tensors import Array, Arrays, Signature, TensorSpec
 
 THREADS = 2
 
@@ -19,10 +20,12 @@ class Interpreter:
     `keep_all` keeps every tensor of the last run readable through `tensor`: memory of all activations of one input set, no more.
     """
 
-    def __init__(self, content: bytes, signature: Signature, *, keep_all: bool = False) -> None:
+    def __init__(
+        self, content: bytes, signature: Signature, *, keep_all: bool = False, edges: tuple[Sequence[int], Sequence[int]] | None = None
+    ) -> None:
         runtime = require("ai_edge_litert.interpreter", extra="litert", purpose="running .tflite files")
         self.signature = signature
-        self._inputs, self._outputs = flatbuffer.edges(flatbuffer.load(content), signature)
+        self._inputs, self._outputs = edges or flatbuffer.edges(flatbuffer.load(content), signature)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # keeping tensors warns that it is for debugging: it is what taps are
             try:
@@ -67,13 +70,51 @@ class Interpreter:
                 raise ConversionError(f"the model does not take inputs of shape {shapes}: {_first_line(error)}") from error
 
 
-def taps(content: bytes, signature: Signature, samples: Sequence[Arrays], progress: Callable[[int], None]) -> Iterator[Interpreter]:
-    """Run every input set once; yields the interpreter after each run, its tensors readable. Nothing is kept between runs."""
-    session = Interpreter(content, signature, keep_all=True)
-    for number, sample in enumerate(samples):
-        session.run(sample)
-        progress(number + 1)
-        yield session
+class Taps:
+    """Some tensors of the main graph for one input set after another. Only the operators up to the last of them are run, and nothing
+    is kept between runs, so memory is that of the runtime's own arena.
+    """
+
+    def __init__(self, model: Any, signature: Signature, tensors: Sequence[int]) -> None:
+        self._tensors = list(dict.fromkeys(tensors))
+        inputs, _ = flatbuffer.edges(model, signature)
+        operators = model.subgraphs[0].operators
+        end = 1 + max((n for n, op in enumerate(operators) if {int(i) for i in op.outputs} & set(tensors)), default=-1)
+        named = Signature(signature.inputs, tuple(TensorSpec(str(index), (), "float32") for index in self._tensors))
+        self._session = Interpreter(cut(model, 0, end, inputs, self._tensors), named, edges=(inputs, self._tensors))
+
+    def run(self, inputs: Arrays) -> dict[int, Array]:
+        """The tensors by their index."""
+        return {int(name): array for name, array in self._session.run(inputs).items()}
+
+
+def cut(model: Any, start: int, end: int, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
+    """The main graph's operators from `start` to `end` (exclusive) as a model of its own, with the constants that they read; tensor
+    indices stay what they are. Models with further graphs keep them all.
+    """
+    made, graph = flatbuffer.schema(), model.subgraphs[0]
+    operators = graph.operators[start:end]
+    needed = {int(i) for op in operators for i in (*op.inputs, *op.outputs)}
+    whole, part = made.ModelT(), made.SubGraphT()
+    part.tensors = [_without_data(tensor) if index not in needed else tensor for index, tensor in enumerate(graph.tensors)]
+    part.operators, part.inputs, part.outputs = operators, list(inputs), list(outputs)
+    whole.version, whole.operatorCodes, whole.buffers = model.version, model.operatorCodes, model.buffers
+    whole.subgraphs = [part, *model.subgraphs[1:]]
+    whole.subgraphs = [_with_tensors(g, [copy.copy(tensor) for tensor in g.tensors]) for g in whole.subgraphs]
+    flatbuffer.merge_buffers(whole)
+    return flatbuffer.dump(whole)
+
+
+def _without_data(tensor: Any) -> Any:
+    bare = copy.copy(tensor)
+    bare.buffer = 0
+    return bare
+
+
+def _with_tensors(graph: Any, tensors: list[Any]) -> Any:
+    changed = copy.copy(graph)
+    changed.tensors = tensors
+    return changed
 
 
 def activations(model: Any) -> list[int]:

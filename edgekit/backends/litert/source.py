@@ -17,7 +17,7 @@ MOVING_AVERAGE = 0.95
 """The smoothing of the stock quantizer's own calibration (ai-edge-quantizer 0.10, `moving_average_update`)."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Source:
     """A float `.tflite` ready to be built from; `content` has unique tensor names and the source's names at its edges."""
 
@@ -62,10 +62,12 @@ def measure(content: bytes, model: Model, samples: tuple[Arrays, ...], context: 
     import numpy as np
 
     parsed = flatbuffer.load(content)
-    indices = running.activations(parsed)
-    names = {index: flatbuffer.text(parsed.subgraphs[0].tensors[index].name) for index in indices}
+    names = {index: flatbuffer.text(parsed.subgraphs[0].tensors[index].name) for index in running.activations(parsed)}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in names.values()}
-    for session in running.taps(content, model.signature, samples, lambda done: context.progress(done, len(samples), "measure ranges")):
+    session = running.Interpreter(content, model.signature, keep_all=True)
+    for number, sample in enumerate(samples):
+        context.progress(number, len(samples), "measure ranges")
+        session.run(sample)
         for index, name in names.items():
             values = session.tensor(index)
             if values is not None and values.size:

@@ -1,0 +1,76 @@
+"""One layer from float to integers: rounding, then bias, each used only where it does not make held-out samples worse."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from edgekit.quantize import bias, grid, rounding
+from edgekit.quantize.moments import Layer, Moments
+from edgekit.tensors import Array
+
+METHODS = ("nearest", "bias", "second-order")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounded:
+    """`integers` [outputs, k] on `scales` [outputs, k] (symmetric), `bias` float64 [outputs].
+
+    `outputs_left` outputs kept the nearest rounding, and `bias_left` says that the bias was left as it was, because the better method
+    made held-out samples worse there.
+    """
+
+    integers: Array
+    scales: Array
+    bias: Array
+    outputs_left: int = 0
+    bias_left: bool = False
+
+    @property
+    def weight(self) -> Array:
+        """The real weights that the integers stand for, float64 [outputs, k]."""
+        return self.integers * self.scales
+
+
+def round_layer(
+    layer: Layer,
+    seen: tuple[Moments, Moments] | None = None,
+    wanted: tuple[Moments, Moments] | None = None,
+    *,
+    method: str = "second-order",
+    bits: int = 8,
+    scales: Array | None = None,
+) -> Rounded:
+    """Round a layer by `method`: `nearest`, `bias` (nearest, bias corrected) or `second-order` (and bias corrected).
+
+    `seen` are moments of what the layer reads in the quantized model, on samples to learn from and on samples held out; `wanted` of
+    what it reads in the float model at the same places (only means are used), the same where they are not given. `scales` are
+    [outputs, k]; by default those of the largest weight of each output. Raises `ValueError` for an unknown method or missing moments.
+    """
+    if method not in METHODS or (seen is None and method != "nearest"):
+        raise ValueError(f"round_layer: method {method!r} {'needs moments of the inputs' if method in METHODS else 'is unknown'}")
+    scales = grid.weight_scales(layer.weight, bits=bits) if scales is None else scales
+    rounded = Rounded(grid.nearest(layer.weight, scales, bits=bits), scales, layer.bias.astype("float64"))
+    if seen is None or method == "nearest":
+        return rounded
+    if method == "second-order":
+        rounded = _by_data(layer, rounded, seen, bits)
+    return _with_bias(layer, rounded, seen, wanted or seen)
+
+
+def _by_data(layer: Layer, plain: Rounded, seen: tuple[Moments, Moments], bits: int) -> Rounded:
+    import numpy as np
+
+    shape = layer.grouped.shape
+    teach, judge = (half.covariance for half in seen)  # the mean error is the bias's to take back
+    found = rounding.second_order(layer.grouped, plain.scales.reshape(shape), teach, bits=bits).reshape(plain.integers.shape)
+    before = rounding.output_error(layer.grouped, plain.weight.reshape(shape), judge)
+    after = rounding.output_error(layer.grouped, (found * plain.scales).reshape(shape), judge)
+    worse = after > before
+    return dataclasses.replace(plain, integers=np.where(worse[:, None], plain.integers, found), outputs_left=int(worse.sum()))
+
+
+def _with_bias(layer: Layer, rounded: Rounded, seen: tuple[Moments, Moments], wanted: tuple[Moments, Moments]) -> Rounded:
+    moved, needed = (bias.corrected(layer, rounded.weight, w.mean, s.mean) for w, s in zip(wanted, seen, strict=True))
+    if ((moved - needed) ** 2).sum() <= ((layer.bias - needed) ** 2).sum():
+        return dataclasses.replace(rounded, bias=moved)
+    return dataclasses.replace(rounded, bias_left=True)

@@ -1,0 +1,58 @@
+"""What a layer's rounding needs to know of its inputs: count, mean and second moment, gathered in a stream."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from edgekit.tensors import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A linear layer. `weight` is float [outputs, k] with k = inputs / groups * taps of the kernel; `bias` is float [outputs].
+
+    Outputs are grouped in order: the first outputs / groups of them read the first group of inputs.
+    """
+
+    weight: Array
+    bias: Array
+    groups: int = 1
+
+    @property
+    def grouped(self) -> Array:
+        """The weight as [groups, outputs / groups, k]."""
+        return self.weight.reshape(self.groups, -1, self.weight.shape[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """Of a layer's input columns: `mean` is float64 [groups, k], `second` (E[x xT], not centered) float64 [groups, k, k]."""
+
+    count: int
+    mean: Array
+    second: Array
+
+    @property
+    def covariance(self) -> Array:
+        """Second moment about the mean, [groups, k, k]: what is left of an error once the bias absorbs its mean."""
+        return self.second - self.mean[:, :, None] * self.mean[:, None, :]
+
+
+def moments(columns: Array, *, second: bool = True) -> Moments:
+    """Moments of columns [groups, samples, k]; without `second` only the mean is computed, and the second moment is empty [groups, 0, 0]."""
+    import numpy as np
+
+    count = columns.shape[1]
+    if count == 0:
+        raise ValueError("moments of no samples")
+    read = columns if second else columns[:, :, :0]
+    return Moments(count, columns.mean(axis=1, dtype=np.float64), np.matmul(read.transpose(0, 2, 1), read).astype(np.float64) / count)
+
+
+def merge(first: Moments | None, second: Moments) -> Moments:
+    """Moments of both sets of columns together. The streaming form of an average, so that no columns need to be kept."""
+    if first is None:
+        return second
+    count = first.count + second.count
+    a, b = first.count / count, second.count / count
+    return Moments(count, a * first.mean + b * second.mean, a * first.second + b * second.second)
