@@ -72,7 +72,8 @@ def dense(dtype: str, *, weights: str = "", scale: Any = 0.05, bias: bool = True
     x, y = port(net, "x", (2, 8), dtype), port(net, "y", (2, 4), dtype, 0.5)
     kind = weights or dtype
     w = values(net, "w", (4, 8), kind, scale, axis) if constant else port(net, "w", (4, 8), kind)
-    b = net.constant("b", np.zeros(4, "float32" if dtype == "float32" else "int32"), scale=np.atleast_1d(scale) * 0.05 if dtype in QUANTIZED else None)
+    b_scale = np.atleast_1d(scale) * 0.05 if dtype in QUANTIZED else None
+    b = net.constant("b", np.zeros(4, "float32" if dtype == "float32" else "int32"), scale=b_scale)
     net.add("FULLY_CONNECTED", [x, w, b if bias else -1], [y], version=4, table="FullyConnectedOptions")
     return net.pack([x] if constant else [x, w], [y])
 
@@ -92,12 +93,14 @@ def cases() -> Iterator[tuple[str, bytes]]:
         for kind in ("ABS", "CEIL", "COS", "ELU", "EXP", "FLOOR", "GELU", "HARD_SWISH", "LOG", "LOGISTIC", "NEG", "RELU", "RELU6", "RELU_N1_TO_1",
                      "ROUND", "RSQRT", "SIN", "SQRT", "SQUARE", "TANH", "SIGN", "L2_NORMALIZATION", "LOG_SOFTMAX"):  # fmt: skip
             out_scale = {"LOGISTIC": 1 / 256, "TANH": 1 / 128}.get(kind, 0.05)
-            yield f"{kind} {dtype}", unary(kind, dtype, out_scale=out_scale, version=2 if dtype == "int8" and kind in ("LOGISTIC", "TANH", "ABS") else 1)
+            version = 2 if dtype == "int8" and kind in ("LOGISTIC", "TANH", "ABS") else 1
+            yield f"{kind} {dtype}", unary(kind, dtype, out_scale=out_scale, version=version)
         for kind, table in (("ADD", "AddOptions"), ("SUB", "SubOptions"), ("MUL", "MulOptions"), ("DIV", "DivOptions")):
             yield f"{kind} {dtype}", binary(kind, dtype, version=2 if dtype == "int8" else 1, table=table)
             yield f"{kind} {dtype} broadcast", binary(kind, dtype, shapes=((1, 4, 4, 4), (4,)), version=2 if dtype == "int8" else 1, table=table)
         for kind in ("MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "POW", "FLOOR_DIV", "EQUAL"):
-            yield f"{kind} {dtype}", binary(kind, dtype, version=2 if dtype == "int8" and kind != "POW" else 1, out_dtype="bool" if kind == "EQUAL" else "")
+            version, out_dtype = 2 if dtype == "int8" and kind != "POW" else 1, "bool" if kind == "EQUAL" else ""
+            yield f"{kind} {dtype}", binary(kind, dtype, version=version, out_dtype=out_dtype)
         pool = {"table": "Pool2DOptions", "strideW": 2, "strideH": 2, "filterWidth": 2, "filterHeight": 2}
         for kind in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
             yield f"{kind} {dtype}", unary(kind, dtype, out=(1, 2, 2, 4), version=2, **pool)
@@ -165,6 +168,7 @@ def cases() -> Iterator[tuple[str, bytes]]:
         table = {"CAST": {"table": "CastOptions", "inDataType": 0, "outDataType": 2}, "GATHER": {"table": "GatherOptions", "axis": 3},
                  "ARG_MAX": {"table": "ArgMaxOptions", "outputType": 2}, "SHAPE": {"table": "ShapeOptions", "outType": 2}}.get(kind, {})  # fmt: skip
         out = {"TILE": (1, 4, 4, 8), "GATHER": (1, 4, 4, 2), "ARG_MAX": (1, 4, 4), "SHAPE": (4,)}.get(kind, (1, 4, 4, 4))
-        yield f"{kind} float32", unary(kind, "float32", out=out, out_dtype="int32" if kind in ("CAST", "ARG_MAX", "SHAPE") else "", extra=extra, **table)
+        out_dtype = "int32" if kind in ("CAST", "ARG_MAX", "SHAPE") else ""
+        yield f"{kind} float32", unary(kind, "float32", out=out, out_dtype=out_dtype, extra=extra, **table)
     yield "ADD float32 rank 7", binary("ADD", "float32", shapes=((1,) * 7, (1,) * 7), table="AddOptions")
     yield "ADD float32 rank 6", binary("ADD", "float32", shapes=((1,) * 6, (1,) * 6), table="AddOptions")

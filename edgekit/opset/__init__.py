@@ -88,18 +88,19 @@ def summary(graph: Graph, verdicts: Sequence[Verdict]) -> tuple[Summary, ...]:
 
 def _summary(graph: Graph, delegate: str, verdicts: Collection[Verdict]) -> Summary:
     main = {o.index: o for o in graph.operators if not o.attributes.get("subgraph")}
-    counts = [sum(v.status == status and v.operator in main for v in verdicts) for status in ("accelerated", "fallback", "unsupported")]
+    counts = {status: sum(v.status == status and v.operator in main for v in verdicts) for status in ("accelerated", "fallback", "unsupported")}
     taken = {v.operator for v in verdicts if v.status == "accelerated" and v.operator in main}
     macs, total = sum(main[i].macs for i in taken), sum(o.macs for o in main.values())
-    return Summary(delegate, *counts, total, macs, len(partition.parts(graph, taken)))
+    return Summary(delegate, **counts, macs=total, accelerated_macs=macs, partitions=len(partition.parts(graph, taken)))
 
 
 def _verdict(operator: Operator, delegate: str, reason: str | None, missing: str | None) -> Verdict:
-    if reason is None:
+    loads = operator.custom or missing is None  # a built-in operator without a kernel stops the load, before any delegate is asked
+    if reason is None and loads:
         return Verdict(operator.index, operator.type, operator.name, delegate, "accelerated")
     suggestion = table.suggestions().get(operator.type, "replace this layer before exporting" if missing else "")
     status: Status = "unsupported" if missing else "fallback"
-    return Verdict(operator.index, operator.type, operator.name, delegate, status, missing or reason, suggestion)
+    return Verdict(operator.index, operator.type, operator.name, delegate, status, missing or reason or "", suggestion)
 
 
 def _missing_kernels(graph: Graph) -> dict[int, str]:

@@ -53,12 +53,12 @@ def _gather(view: View, operator: Operator) -> str | None:
     return "indices must be int32 with one dimension" if indices and (indices.dtype != "int32" or len(indices.shape) != 1) else None
 
 
-def _resize(view: View, operator: Operator) -> str | None:
+def _resize(_view: View, operator: Operator) -> str | None:
     both = operator.attributes.get("align_corners") and operator.attributes.get("half_pixel_centers")
     return "align corners together with half pixel centers is not taken" if both else None
 
 
-def _block(view: View, operator: Operator) -> str | None:
+def _block(_view: View, operator: Operator) -> str | None:
     return "block size 1" if operator.attributes.get("block_size", 2) < 2 else None
 
 

@@ -127,7 +127,7 @@ def _select(view: View, operator: Operator) -> str | None:
     return "the condition is broadcast" if view.graph.tensors[operator.inputs[0]].shape != view.graph.tensors[operator.inputs[1]].shape else None
 
 
-def _crops(view: View, operator: Operator) -> str | None:
+def _crops(_view: View, operator: Operator) -> str | None:
     return "crops must be zero" if any(operator.attributes.get("constant_inputs", {}).get(2, (1,))) else None
 
 

@@ -27,7 +27,7 @@ def beyond(graph: Graph, taken: Collection[int], limit: int) -> frozenset[int]:
 
 def _parts(operators: list[Operator], taken: frozenset[int]) -> list[tuple[int, ...]]:
     produced = {i for o in operators for i in o.outputs}
-    waiting, found = list(operators), []
+    waiting, found = list(operators), list[tuple[int, ...]]()
     while waiting:
         part: list[int] = []
         kind: bool | None = None

@@ -43,12 +43,12 @@ def _level(view: View, operator: Operator, rule: Rule) -> str | None:
     return None
 
 
-def _fused(view: View, operator: Operator, rule: Rule) -> str | None:
+def _fused(_view: View, operator: Operator, rule: Rule) -> str | None:
     fused = operator.attributes.get("fused_activation_function", "NONE")
     return f"the fused activation {fused} is not taken" if rule.fused and fused not in rule.fused else None
 
 
-def _count(view: View, operator: Operator, rule: Rule) -> str | None:
+def _count(_view: View, operator: Operator, rule: Rule) -> str | None:
     count = len(operator.inputs)
     if rule.inputs and not rule.inputs[0] <= count <= rule.inputs[1]:
         return f"{count} inputs, and it takes {rule.inputs[0]} to {rule.inputs[1]}" if rule.inputs[0] < rule.inputs[1] else f"{count} inputs"
@@ -87,7 +87,7 @@ def _static(view: View, operator: Operator, rule: Rule) -> str | None:
     return None
 
 
-def _attributes(view: View, operator: Operator, rule: Rule) -> str | None:
+def _attributes(_view: View, operator: Operator, rule: Rule) -> str | None:
     for name, values in rule.attributes.items():
         found = operator.attributes.get(name, values[0])
         if found not in values:
@@ -125,7 +125,6 @@ def _weights(view: View, operator: Operator, rule: Rule) -> str | None:
         return f"{weights.dtype} weights beside {data.dtype} activations are not taken"
     if data.dtype == "uint8" and (len(weights.scale) > 1 or weights.axis):
         return "uint8 weights must share one scale, without an axis"
-    if len(weights.scale) > 1:
-        if weights.axis != rule.per_channel_axis:
-            return f"weights have a scale per channel along axis {weights.axis}, and it takes axis {rule.per_channel_axis}"
+    if len(weights.scale) > 1 and weights.axis != rule.per_channel_axis:
+        return f"weights have a scale per channel along axis {weights.axis}, and it takes axis {rule.per_channel_axis}"
     return None

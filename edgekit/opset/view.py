@@ -20,12 +20,11 @@ DATA_INPUTS: dict[str, tuple[int, ...]] = {
 }
 """Positions of the data inputs where it is not the first (the others are axes, shapes, weights)."""
 
-PAIRS = frozenset(
-    "ADD SUB MUL DIV MAXIMUM MINIMUM SQUARED_DIFFERENCE POW FLOOR_DIV FLOOR_MOD EQUAL NOT_EQUAL GREATER GREATER_EQUAL LESS LESS_EQUAL "
-    "LOGICAL_AND LOGICAL_OR ATAN2".split()
-)
 LISTS = frozenset(("CONCATENATION", "PACK", "ADD_N"))
 COMPARISONS = frozenset(("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"))
+ARITHMETIC = frozenset(("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "POW", "FLOOR_DIV", "FLOOR_MOD", "ATAN2"))
+PAIRS = COMPARISONS | ARITHMETIC | {"LOGICAL_AND", "LOGICAL_OR"}
+"""Operators whose first two inputs are both data."""
 TYPED_OUTPUTS = COMPARISONS | {"ARG_MAX", "ARG_MIN", "CAST", "QUANTIZE", "DEQUANTIZE", "SHAPE", "DENSIFY", "TOPK_V2", "VAR_HANDLE"}
 """Operators whose outputs are of another type by nature."""
 

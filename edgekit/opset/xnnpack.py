@@ -18,7 +18,7 @@ def refusal(view: View, operator: Operator) -> str | None:
     return reason or (extra(view, operator) if extra else None)
 
 
-def _pool(view: View, operator: Operator) -> str | None:
+def _pool(_view: View, operator: Operator) -> str | None:
     attributes = operator.attributes
     for side in ("h", "w"):
         size, stride = attributes.get(f"filter_{'height' if side == 'h' else 'width'}", 1), attributes.get(f"stride_{side}", 1)
@@ -27,16 +27,16 @@ def _pool(view: View, operator: Operator) -> str | None:
     return None
 
 
-def _block(view: View, operator: Operator) -> str | None:
+def _block(_view: View, operator: Operator) -> str | None:
     return "block size 1" if operator.attributes.get("block_size", 2) < 2 else None
 
 
-def _strided_slice(view: View, operator: Operator) -> str | None:
+def _strided_slice(_view: View, operator: Operator) -> str | None:
     strides = operator.attributes.get("constant_inputs", {}).get(3, ())
     return f"strides {list(strides)}, and it takes 1 only" if any(s != 1 for s in strides) else None
 
 
-def _pad(view: View, operator: Operator) -> str | None:
+def _pad(_view: View, operator: Operator) -> str | None:
     return "negative padding" if any(p < 0 for p in operator.attributes.get("constant_inputs", {}).get(1, ())) else None
 
 
