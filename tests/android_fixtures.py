@@ -42,12 +42,15 @@ class Adb:
             "HOME": str(self.home),
             "ANDROID_SDK_HOME": str(self.home),
             "ANDROID_USER_HOME": str(self.home),
+            "TMPDIR": str(self.home),  # where the server writes its log
             "ADB_MDNS": "0",
+            "ADB_LIBUSB": "0",  # a recent adb waits 3 s for USB where there is none
         }
 
     def run(self, *arguments: str, stdin: bytes | None = None, timeout_s: float = 60.0) -> subprocess.CompletedProcess[bytes]:
         """Run the adb program; whatever it says and its exit code come back."""
-        return subprocess.run([self.program, *arguments], env=self.environment, input=stdin or b"", capture_output=True, timeout=timeout_s, check=False)
+        command = [self.program, *arguments]
+        return subprocess.run(command, env=self.environment, input=stdin or b"", capture_output=True, timeout=timeout_s, check=False)
 
     def on(self, device: RunningDevice, *arguments: str, stdin: bytes | None = None, timeout_s: float = 60.0) -> subprocess.CompletedProcess[bytes]:
         """Run the adb program for one device."""

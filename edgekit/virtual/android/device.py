@@ -74,10 +74,27 @@ class Device:
         if self.armed.lift(symptom):
             place.restrict(self.armed.faults, self.options)
 
-    def check(self, stage: Stage, subject: str, moved_bytes: int | None, link: Link) -> Fault | None:
-        """Let an event that is due happen; an event that the service itself must act on (`kill`, `fail`) is returned."""
-        fault = self.armed.due(stage, subject, moved_bytes)
+    def check(self, stage: Stage, subject: str, link: Link) -> Fault | None:
+        """Let an event that is due at the beginning happen; one that the service itself must act on (`kill`, `fail`) is returned."""
+        fault = self.armed.due(stage, subject, 0)
         return self.suffer(fault, link) if fault else None
+
+    def move(self, stage: Stage, subject: str, link: Link, moved_bytes: int, data: memoryview, carry: Callable[[memoryview], None]) -> Fault | None:
+        """Carry `data`, after `moved_bytes` others, and let an event that is due within it happen at its very byte.
+
+        An event that the service must act on is returned: nothing of `data` was carried then.
+        """
+        fault = self.armed.due(stage, subject, moved_bytes + len(data))
+        if fault is None:
+            carry(data)
+            return None
+        if fault.action in ("kill", "fail"):
+            return fault
+        passing = max(0, fault.after_bytes - moved_bytes)
+        carry(data[:passing])
+        self.suffer(fault, link)
+        carry(data[passing:])
+        return None
 
     def suffer(self, fault: Fault, link: Link) -> Fault | None:
         """Do to the link or the device what the fault says. Raises `StreamClosedError` when the link is gone by it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -79,26 +80,23 @@ class Armed:
             self.faults = faults
             self._left = [fault.times for fault in faults.events]
 
-    def due(self, stage: Stage, subject: str, moved_bytes: int | None) -> Fault | None:
-        """The event that happens now, which is then spent. `moved_bytes` None asks for one that waits for a time instead of bytes."""
+    def due(self, stage: Stage, subject: str, moved_bytes: int) -> Fault | None:
+        """The event that happens once `moved_bytes` have moved, which is then spent."""
+        return self._spend(stage, subject, lambda fault: not fault.after_s and moved_bytes >= fault.after_bytes)
+
+    def due_now(self, stage: Stage, subject: str) -> Fault | None:
+        """The event that has waited for its time, which is then spent."""
+        return self._spend(stage, subject, lambda fault: fault.after_s > 0)
+
+    def _spend(self, stage: Stage, subject: str, ready: Callable[[Fault], bool]) -> Fault | None:
         with self._lock:
             for index, fault in enumerate(self.faults.events):
                 left = self._left[index]
-                timed = moved_bytes is None
-                if fault.stage != stage or left == 0 or fault.match not in subject or timed != (fault.after_s > 0):
-                    continue
-                if moved_bytes is None or moved_bytes >= fault.after_bytes:
+                if fault.stage == stage and left != 0 and fault.match in subject and ready(fault):
                     self._left[index] = None if left is None else left - 1
                     self.fired.append(f"{fault.action} at {stage}: {subject}"[:200])
                     return fault
         return None
-
-    def room(self, stage: Stage, subject: str, moved_bytes: int) -> int | None:
-        """How many bytes more may move before an event at `stage` is due; None without one."""
-        with self._lock:
-            pairs = zip(self.faults.events, self._left, strict=True)
-            waiting = [f.after_bytes - moved_bytes for f, left in pairs if f.stage == stage and left != 0 and not f.after_s and f.match in subject]
-        return max(0, min(waiting)) if waiting else None
 
     def delay_s(self, stage: Stage, subject: str) -> float | None:
         """How long after the start the first event that waits for a time is due; None without one."""

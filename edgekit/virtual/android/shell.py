@@ -9,6 +9,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from edgekit.virtual.android.link import Link
@@ -56,12 +57,15 @@ def serve(device: Device, link: Link, command: str, framed: bool, stream: Stream
     `framed` is shell v2: stdout and stderr apart, and the exit code at the end; a death by signal N is 128 + N.
     """
     with _session(device, link, command, framed, stream) as session:
-        refused = _happen(session, 0)
+        process = session.process
+        fault = device.check("run", command, link)
+        if fault:
+            kill_group(process)
+        refused = fault.text if fault and fault.action == "fail" else ""
         if refused:
-            kill_group(session.process)
-            _send(session, STDERR, f"{_SHELL}: {refused}\n".encode())
+            _write(session, STDERR, f"{_SHELL}: {refused}\n".encode())
         _pump_all(session)
-        code = exit_code(session.process.wait())
+        code = exit_code(process.wait())
         code = 126 if refused else code
         if code:
             device.lift(session.tail.decode(errors="replace"))
@@ -113,24 +117,18 @@ def _timer(session: Session) -> threading.Timer | None:
     delay_s = session.device.armed.delay_s("run", session.command)
     if delay_s is None:
         return None
-    timer = threading.Timer(delay_s, lambda: _happen(session, None))
+    timer = threading.Timer(delay_s, _on_time, (session,))
     timer.daemon = True
     timer.start()
     return timer
 
 
-def _happen(session: Session, moved_bytes: int | None) -> str:
-    """Let a fault that is due happen; the text with which the device refuses the command, if it does."""
-    try:
-        fault = session.device.check("run", session.command, moved_bytes, session.link)
-    except StreamClosedError:
-        kill_group(session.process)
-        if moved_bytes is None:  # on the timer's own thread, nobody waits for the error
-            return ""
-        raise
-    if fault and fault.action == "kill":
-        kill_group(session.process)
-    return fault.text if fault and fault.action == "fail" else ""
+def _on_time(session: Session) -> None:
+    fault = session.device.armed.due_now("run", session.command)
+    if fault:
+        with contextlib.suppress(StreamClosedError):
+            if session.device.suffer(fault, session.link):
+                kill_group(session.process)
 
 
 def _pump_all(session: Session) -> None:
@@ -154,13 +152,18 @@ def _pump(session: Session, pipe: IO[bytes] | None, kind: int) -> None:
 
 def _send(session: Session, kind: int, data: bytes) -> None:
     with session.writing:
-        session.tail.extend(data[-_TAIL_BYTES:])
-        del session.tail[:-_TAIL_BYTES]
-        room = session.device.armed.room("run", session.command, session.moved["bytes"])
-        data = data if room is None else data[: max(room, 0)] or data[:1]
-        session.stream.write(PACKET.pack(kind, len(data)) + data if session.framed else data)
+        carry = partial(_write, session, kind)
+        fault = session.device.move("run", session.command, session.link, session.moved["bytes"], memoryview(data), carry)
+        if fault:
+            kill_group(session.process)
         session.moved["bytes"] += len(data)
-    _happen(session, session.moved["bytes"])
+
+
+def _write(session: Session, kind: int, data: bytes | memoryview) -> None:
+    session.tail.extend(data[-_TAIL_BYTES:])
+    del session.tail[:-_TAIL_BYTES]
+    if data:
+        session.stream.write(PACKET.pack(kind, len(data)) + data if session.framed else data)
 
 
 def _pump_stdin(session: Session) -> None:

@@ -11,6 +11,7 @@ import io
 import os
 import stat
 import struct
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,7 +112,7 @@ def _receive(device: Device, link: Link, stream: Stream, path: str, *, version_2
 
 def _receive_file(device: Device, link: Link, stream: Stream, path: str, mode: int) -> str:
     target, moved = _on_device(path), 0
-    refusal = device.check("push", path, 0, link)
+    refusal = device.check("push", path, link)
     if refusal:
         return refusal.text
     try:
@@ -121,11 +122,9 @@ def _receive_file(device: Device, link: Link, stream: Stream, path: str, mode: i
     try:
         while (header := REQUEST.unpack(stream.read_exactly(REQUEST.size)))[0] == b"DATA":
             data = memoryview(stream.read_exactly(_checked_size(header[1])))
-            room = device.armed.room("push", path, moved)
-            _write_all(file, data if room is None else data[:room])
-            moved += len(data)
-            if room is not None and (fault := device.check("push", path, moved, link)):
+            if fault := device.move("push", path, link, moved, data, partial(_write_all, file)):
                 raise OSError(0, fault.text)
+            moved += len(data)
         with contextlib.suppress(OSError):
             os.utime(file, (header[1], header[1]))
     except OSError as error:
@@ -177,7 +176,7 @@ def _skip_data(stream: Stream) -> None:
 
 def _send(device: Device, link: Link, stream: Stream, path: str) -> None:
     """A pull: the file in chunks of 64 KiB, as many in a packet as fit."""
-    refusal = device.check("pull", path, 0, link)
+    refusal = device.check("pull", path, link)
     try:
         if refusal:
             raise OSError(0, refusal.text)
@@ -185,11 +184,9 @@ def _send(device: Device, link: Link, stream: Stream, path: str) -> None:
             buffer = memoryview(bytearray(_CHUNKS_IN_PACKET * (REQUEST.size + CHUNK_BYTES)))
             moved = 0
             while filled := _fill(file, buffer):
-                room = device.armed.room("pull", path, moved)
-                stream.write(buffer[:filled] if room is None else buffer[: min(filled, room)])
-                moved += filled
-                if room is not None and (fault := device.check("pull", path, moved, link)):
+                if fault := device.move("pull", path, link, moved, buffer[:filled], stream.write):
                     raise OSError(0, fault.text)
+                moved += filled
     except (OSError, ValueError) as error:
         _fail(stream, f"read failed: {_reason(error)}")
         return
