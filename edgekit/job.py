@@ -133,12 +133,13 @@ def write(folder: Path, document: Job | Result) -> None:
 
 def read_job(folder: Path) -> Job:
     """Read and check `job.json`. Raises `RunnerError` (stage `job`) when it is absent, malformed or of another schema."""
-    return _read(folder / JOB_FILE, Job, "job")
+    job: Job = _read(folder / JOB_FILE, Job, "job")
+    return job
 
 
 def read_result(folder: Path) -> Result:
     """Read and check `result.json`. Raises `RunnerError` (stage `output`) when it is absent, malformed or names a path outside `folder`."""
-    result = _read(folder / RESULT_FILE, Result, "output")
+    result: Result = _read(folder / RESULT_FILE, Result, "output")
     for tensor in (tensor for sample in result.outputs for tensor in sample):
         inside(folder, tensor.file)
     return result
@@ -160,5 +161,7 @@ def _read(path: Path, kind: type[Any], stage: str) -> Any:
     except msgspec.DecodeError as error:
         raise RunnerError(f"{path.name}: {error}", stage=stage) from error
     if document.schema != SCHEMA:
-        raise RunnerError(f"{path.name}: schema {document.schema}, but this edgekit speaks {SCHEMA}", "use a runner of the same edgekit version", stage=stage)
+        raise RunnerError(
+            f"{path.name}: schema {document.schema}, but this edgekit speaks {SCHEMA}", "use a runner of the same edgekit version", stage=stage
+        )
     return document

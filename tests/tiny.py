@@ -73,8 +73,8 @@ def _operator(schema: Any, model: Any, kind: str, takes: list[int], gives: list[
     operator = schema.OperatorT()
     operator.opcodeIndex, operator.inputs, operator.outputs = len(model.operatorCodes), takes, gives
     model.operatorCodes.append(code)
-    options = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions", "RESHAPE": "ReshapeOptions", "TRANSPOSE": "TransposeOptions"}.get(kind)
-    if options:
+    options = f"{kind.title()}Options"
+    if kind in ("ADD", "SUB", "MUL", "DIV", "RESHAPE", "TRANSPOSE"):
         operator.builtinOptionsType, operator.builtinOptions = getattr(schema.BuiltinOptions, options), getattr(schema, options + "T")()
     return operator
 
@@ -89,16 +89,16 @@ def _signature(schema: Any, names: Mapping[str, str], index: Mapping[str, int], 
     return definition
 
 
-def write_onnx(path: Path, inputs: Sequence[Spec], outputs: Sequence[Spec], nodes: Sequence[Node], constants: Mapping[str, Any] | None = None, **attributes: Any) -> Path:
+def write_onnx(path: Path, inputs: Sequence[Spec], outputs: Sequence[Spec], nodes: Sequence[Node], **attributes: Any) -> Path:
     """Write an ONNX model; `attributes` go to every node."""
     import onnx
-    from onnx import helper, numpy_helper
+    from onnx import helper
 
     def values(specs: Sequence[Spec]) -> list[Any]:
-        return [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(d)), ["open" if x < 0 else x for x in s]) for n, d, s in specs]
+        kind = helper.np_dtype_to_tensor_dtype
+        return [helper.make_tensor_value_info(n, kind(np.dtype(d)), ["open" if x < 0 else x for x in s]) for n, d, s in specs]
 
     made = [helper.make_node(kind, list(takes), list(gives), **attributes) for kind, takes, gives in nodes]
-    initializers = [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()]
-    graph = helper.make_graph(made, "tiny", values(inputs), values(outputs), initializers)
+    graph = helper.make_graph(made, "tiny", values(inputs), values(outputs))
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path

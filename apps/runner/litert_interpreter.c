@@ -57,7 +57,7 @@ static struct {
   const char *(*signature_input_name)(const object *, int32_t), *(*signature_output_name)(const object *, int32_t);
   object *(*signature_input)(object *, const char *);
   const object *(*signature_output)(const object *, const char *);
-  int32_t (*open_dim)(const object *, int32_t);
+  int (*open_dim)(const object *, int32_t, int32_t *);
   object *(*delegate_create)(const struct delegate_builder *);
   int (*modify)(object *, object *);
   int (*plan)(object *, struct int_array **);
@@ -189,8 +189,8 @@ static void fit_input(struct run *run, int input) {
   int dims[MAX_RANK];
   describe(tensor, &actual);
   bool same = same_shape(wanted, &actual);
-  for (int i = 0; i < actual.rank; i++)
-    if (api.open_dim && api.open_dim(tensor, i) < 0) actual.dims[i] = -1;
+  for (int32_t i = 0, dim = 0; api.open_dim && i < actual.rank; i++)
+    if (api.open_dim(tensor, i, &dim) == 0 && dim < 0) actual.dims[i] = -1;
   check_input(run, wanted, &actual);
   for (int i = 0; i < wanted->rank; i++) dims[i] = (int)wanted->dims[i];
   if (!same && api.resize(session.interpreter, session.inputs[input], dims, wanted->rank) != 0) fail(run, STAGE_INPUT, "input '%s' cannot be resized: %s", wanted->name, message());

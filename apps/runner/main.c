@@ -16,7 +16,7 @@
 
 static struct run the_run; /* large; zero at start */
 
-void enter(struct run *run, enum stage stage) { *run->stage = (int)stage; }
+void enter(struct run *run, enum stage stage) { run->shared->stage = (int)stage; }
 
 static void say(const char *text) {
   if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* talk only */
@@ -46,7 +46,7 @@ void fail(struct run *run, enum stage stage, const char *format, ...) {
 
 void *allocate(struct run *run, size_t count, size_t size) {
   void *memory = calloc(count ? count : 1, size ? size : 1);
-  if (!memory) fail(run, (enum stage)*run->stage, "out of memory: %zu times %zu bytes", count, size);
+  if (!memory) fail(run, (enum stage)run->shared->stage, "out of memory: %zu times %zu bytes", count, size);
   return memory;
 }
 
@@ -68,7 +68,9 @@ static void supervise(struct run *run, pid_t child) {
   while (waitpid(child, &status, 0) < 0)
     if (errno != EINTR) fail(run, STAGE_JOB, "waitpid: %s", strerror(errno));
   if (WIFEXITED(status) && (WEXITSTATUS(status) == 0 || (WEXITSTATUS(status) >= EXIT_STAGE && WEXITSTATUS(status) < EXIT_STAGE + STAGES))) _exit(WEXITSTATUS(status));
-  enum stage stage = (enum stage)*run->stage;
+  enum stage stage = (enum stage)run->shared->stage;
+  run->job.runtime = run->shared->runtime;
+  memcpy(run->result.runtime_version, run->shared->runtime_version, sizeof run->result.runtime_version);
   if (WIFEXITED(status)) fail(run, stage, "the runtime ended the process by itself with code %d", WEXITSTATUS(status));
   int number = WTERMSIG(status);
   fail(run, stage, "the runtime died of %s, signal %d", signal_text(number), number);
@@ -88,9 +90,9 @@ int main(int argc, char **argv) {
   run->job_dir = argv[1];
   run->result_dir = argv[2];
   run->result.library_ns = run->result.load_cold_ns = run->result.load_warm_ns = run->result.peak_memory_bytes = -1;
-  void *shared = mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  static int alone;
-  run->stage = shared == MAP_FAILED ? &alone : shared;
+  void *shared = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  static struct shared alone;
+  run->shared = shared == MAP_FAILED ? &alone : shared;
   pid_t parent = getpid(), child = fork();
   if (child > 0) supervise(run, child);
   if (child == 0) {

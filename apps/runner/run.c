@@ -43,6 +43,7 @@ static void open_library(struct run *run) {
   if (!run->library) fail(run, STAGE_LIBRARY, "%s", dlerror());
   run->backend = choose(run);
   run->backend->open(run);
+  memcpy(run->shared->runtime_version, run->result.runtime_version, sizeof run->shared->runtime_version);
   run->result.library_ns = now_ns() - start;
   free(path);
 }
@@ -170,6 +171,7 @@ static void take_latency(struct run *run) {
 void run_job(struct run *run) {
   struct result *result = &run->result;
   job_read(run);
+  snprintf(run->shared->runtime, sizeof run->shared->runtime, "%s", run->job.runtime);
   probe_cool(&run->job);
   probe_pin(&run->job);
   result->cpu_count = probe_cpus(result->cpus);

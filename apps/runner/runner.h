@@ -86,9 +86,12 @@ struct backend {
   void (*place)(struct run *);                                             /* may fill result.placement */
 };
 
+/* What the parent knows when this process dies. */
+struct shared { volatile int stage; char runtime[64], runtime_version[128]; };
+
 struct run {
   const char *job_dir, *result_dir;
-  volatile int *stage; /* shared with the parent, which reports it when this process dies */
+  struct shared *shared;
   struct job job;
   struct result result;
   const struct backend *backend;

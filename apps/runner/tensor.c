@@ -108,8 +108,11 @@ static int find_once(const struct names *list, const char *name) {
 }
 
 static bool fits(const struct names *list, const struct tensor *wanted, int count, int *index) {
-  for (int i = 0; i < count; i++)
+  for (int i = 0; i < count; i++) {
     if ((index[i] = find_once(list, wanted[i].runtime_name)) < 0) return false;
+    for (int k = 0; k < i; k++)
+      if (index[k] == index[i]) return false;
+  }
   return count > 0;
 }
 
