@@ -193,3 +193,11 @@ def _opcode(schema: Any, model: Any, builtin: int) -> int:
     code.builtinCode, code.deprecatedBuiltinCode, code.version = builtin, min(builtin, 127), 1
     model.operatorCodes.append(code)
     return len(model.operatorCodes) - 1
+
+
+def end_tensors(data: bytes, *, inputs: bool) -> tuple[dict[str, int], list[int]]:
+    """Tensor indices of the main graph's inputs or outputs, by tensor name and in the file's order."""
+    graph = _schema().Model.GetRootAs(data, 0).Subgraphs(0)
+    length, item = (graph.InputsLength(), graph.Inputs) if inputs else (graph.OutputsLength(), graph.Outputs)
+    order = [int(item(i)) for i in range(length)]
+    return {graph.Tensors(index).Name().decode(): index for index in order}, order

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.converters import _litert_result, _tflite_edges
-from edgekit.converters._quiet import quiet
+from edgekit.formats._quiet import quiet
 from edgekit.errors import ConversionError, MissingPackageError, require
 from edgekit.formats import Model
 from edgekit.formats._torch_program import flat_outputs, layer_of, operator_name, unflatten

@@ -79,7 +79,7 @@ def session(model: Model) -> Session:
 
 
 def _module_of(reference: str) -> ModuleType:
-    path = Path(reference)
+    path = Path(reference.partition("#")[0])
     if path.is_dir() and (path / "saved_model.pb").is_file():
         return module("savedmodel")
     if path.suffix.lower() in SUFFIXES and path.exists():
@@ -88,4 +88,6 @@ def _module_of(reference: str) -> ModuleType:
         return module("function")
     if not path.exists():
         raise UsageError(f"{reference}: no such file or folder", "give a model file, a SavedModel folder or package.module:function")
-    raise UsageError(f"{reference}: not a model format that edgekit reads", f"known suffixes: {', '.join(SUFFIXES)}; a SavedModel folder; package.module:function")
+    raise UsageError(
+        f"{reference}: not a model format that edgekit reads", f"known suffixes: {', '.join(SUFFIXES)}; a SavedModel folder; package.module:function"
+    )

@@ -1,0 +1,121 @@
+"""TensorFlow graphs: one frozen function with static shapes, in the order of a signature, however the model was stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edgekit.errors import ConversionError, require
+from edgekit.formats._source import DYNAMIC, image_layout
+from edgekit.tensors import Array, Arrays, Signature, TensorSpec
+
+INPUT, OUTPUT = "edgekit_input", "edgekit_output"
+"""Names of the frozen function's ends (`edgekit_input_0`, ...): converters find them by these, never by shape."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A concrete function without variables. `function.inputs` and `outputs` are in the signature's order. `source` is a Keras model, if any."""
+
+    function: Any
+    source: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionSession:
+    """A callable on TensorFlow tensors, in the signature's order."""
+
+    call: Callable[..., Sequence[Any]]
+    signature: Signature
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Outputs by name."""
+        import tensorflow as tf
+
+        values = self.call(*(tf.constant(inputs[spec.name]) for spec in self.signature.inputs))
+        return {spec.name: value.numpy() for spec, value in zip(self.signature.outputs, values, strict=True)}
+
+
+def tensorflow() -> Any:
+    """TensorFlow, told to be silent and to leave GPUs alone."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    return require("tensorflow", extra="tensorflow", purpose="reading a TensorFlow model")
+
+
+def specs_of(tensors: Sequence[Any], names: Sequence[str]) -> tuple[TensorSpec, ...]:
+    """Specs of symbolic tensors; a dynamic size is -1. Raises `ConversionError` for an unknown rank."""
+    made = []
+    for tensor, name in zip(tensors, names, strict=True):
+        if getattr(tensor.shape, "rank", len(tensor.shape)) is None:
+            raise ConversionError(f"{name}: even the number of dimensions is unknown", "export the model with static shapes")
+        shape = tuple(DYNAMIC if size is None else int(size) for size in tensor.shape)
+        dtype = getattr(tensor.dtype, "name", str(tensor.dtype))
+        made.append(TensorSpec(name, shape, dtype, layout=image_layout(shape, dtype, "NHWC")))
+    return tuple(made)
+
+
+def freeze_call(call: Callable[..., Sequence[Any]], inputs: Sequence[TensorSpec]) -> Any:
+    """A frozen function of a Python callable on tensors."""
+    import tensorflow as tf
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    def named(*tensors: Any) -> Any:
+        return tuple(tf.identity(value, name=f"{OUTPUT}_{i}") for i, value in enumerate(call(*tensors)))
+
+    traced = tf.function(named, autograph=False).get_concrete_function(*_tensor_specs(inputs))
+    frozen = convert_variables_to_constants_v2(traced, lower_control_flow=False)
+    return import_graph(frozen.graph.as_graph_def(), [t.name for t in frozen.inputs], [t.name for t in frozen.outputs], inputs)
+
+
+def import_graph(graph_def: Any, sources: Sequence[str], results: Sequence[str], inputs: Sequence[TensorSpec]) -> Any:
+    """A function of a frozen graph whose tensors `sources` are replaced by inputs of static shape."""
+    import tensorflow as tf
+
+    for called in graph_def.library.function:  # stated for the arguments before freezing, and wrong since
+        called.attr.pop("_input_shapes", None)
+
+    def imported(*tensors: Any) -> Any:
+        found = tf.graph_util.import_graph_def(graph_def, dict(zip(sources, tensors, strict=True)), list(results), name="")
+        return tuple(tf.identity(value, name=f"{OUTPUT}_{i}") for i, value in enumerate(found))
+
+    return tf.compat.v1.wrap_function(imported, _tensor_specs(inputs))
+
+
+def output_specs(function: Any, names: Sequence[str], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Specs of the function's outputs; sizes that the graph does not state are found by running it on zeros."""
+    import numpy as np
+    import tensorflow as tf
+
+    tensors = list(function.outputs)
+    if any(t.shape.rank is None or None in t.shape for t in tensors):
+        tensors = list(function(*(tf.constant(np.zeros(s.shape, s.dtype)) for s in inputs)))
+    return specs_of(tensors, names)
+
+
+def natural_order(names: Sequence[str]) -> list[str]:
+    """Sorted as people number: `output_2` before `output_10`."""
+    return sorted(names, key=lambda name: [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part])
+
+
+def check_inference_mode(graph_def: Any, name: str) -> None:
+    """Raise `ConversionError` when batch statistics or dropout are active in the graph."""
+    for node in nodes(graph_def):
+        batch = node.op.startswith("FusedBatchNorm") and node.attr["is_training"].b
+        dropped = "Random" in node.op and "dropout" in node.name.lower()
+        if batch or dropped:
+            raise ConversionError(f"{name}: exported in training mode: {node.op} in layer {node.name} is active as in training", "export it with training=False")
+
+
+def nodes(graph_def: Any) -> list[Any]:
+    """Every node, in functions as well."""
+    return [*graph_def.node, *(node for function in graph_def.library.function for node in function.node_def)]
+
+
+def _tensor_specs(inputs: Sequence[TensorSpec]) -> list[Any]:
+    import tensorflow as tf
+
+    return [tf.TensorSpec(spec.shape, spec.dtype, name=f"{INPUT}_{i}") for i, spec in enumerate(inputs)]
