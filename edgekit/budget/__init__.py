@@ -1,0 +1,133 @@
+"""Bytes used (model, runtime libraries of the ABI, glue) against limits. The arithmetic is pure; files are measured at the edges.
+
+`installed` bytes are those on the device, uncompressed; `download` bytes are each file deflated by itself, as in an app package.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from edgekit.budget.binaries import runtime_in
+from edgekit.budget.catalogue import runtime_rows
+from edgekit.budget.parts import KINDS, Kind, Part
+from edgekit.errors import UsageError
+from edgekit.target import Target
+
+__all__ = ["Excess", "Kind", "Limits", "Part", "Usage", "check", "format_size", "model_part", "parse_size", "runtime_parts", "usage"]
+
+SizeOf = Literal["installed", "download"]
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+CHUNK_BYTES = 1 << 20
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`max_total_bytes` bounds model, runtime and glue together, in bytes of `size_of`; `max_model_bytes` the artifact's file alone."""
+
+    max_total_bytes: int | None = None
+    max_model_bytes: int | None = None
+    size_of: SizeOf = "installed"
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Where the bytes go. A part of category `arena` is memory at run time, and counts in no total."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def model_bytes(self) -> int:
+        """Size of the artifact's files."""
+        return sum(part.installed_bytes for part in self.parts if part.category == "model")
+
+    def total_bytes(self, size_of: SizeOf = "installed") -> int:
+        """Bytes of model, runtime and glue."""
+        return sum(part.bytes(size_of) for part in self.parts if part.category != "arena")
+
+    def kind(self) -> Kind:
+        """How sure the total is: the least sure of its parts."""
+        return max((part.kind for part in self.parts if part.category != "arena"), key=KINDS.index, default="measured")
+
+
+class Excess(msgspec.Struct, frozen=True):
+    """A limit that broke: `what` is `total` or `model`; `kind` says how sure the used bytes are."""
+
+    what: Literal["total", "model"]
+    used_bytes: int
+    limit_bytes: int
+    size_of: SizeOf
+    kind: Kind
+
+    @property
+    def over_bytes(self) -> int:
+        """How much too large."""
+        return self.used_bytes - self.limit_bytes
+
+    @property
+    def message(self) -> str:
+        """One sentence with both numbers."""
+        subject = "the model takes" if self.what == "model" else f"model, runtime and glue take ({self.size_of}, {self.kind})"
+        return f"{subject} {format_size(self.used_bytes)}, {format_size(self.over_bytes)} more than the limit of {format_size(self.limit_bytes)}"
+
+    @property
+    def needed(self) -> str:
+        """The option that would let this plan pass."""
+        option = "--max-model-size" if self.what == "model" else "--max-size"
+        return f"{option} {-(-self.used_bytes // 10**4) / 100:.2f}MB"
+
+
+def check(found: Usage, limits: Limits) -> tuple[Excess, ...]:
+    """The limits that `found` breaks; empty when it fits."""
+    asked = (
+        ("total", found.total_bytes(limits.size_of), limits.max_total_bytes, limits.size_of, found.kind()),
+        ("model", found.model_bytes, limits.max_model_bytes, "installed", "measured"),
+    )
+    return tuple(Excess(*row) for row in asked if row[2] is not None and row[1] > row[2])  # type: ignore[arg-type]  # the rows are Excess's own fields
+
+
+def usage(artifact: Path, runtime: tuple[Part, ...] = (), *, arena_bytes: int | None = None) -> Usage:
+    """Usage of an artifact (file or folder) with its runtime's parts."""
+    arena = (Part("arena", "arena", arena_bytes, 0, "measured"),) if arena_bytes is not None else ()
+    return Usage((model_part(artifact), *runtime, *arena))
+
+
+def model_part(artifact: Path) -> Part:
+    """The artifact's measured bytes; every file of a folder is deflated by itself."""
+    files = [artifact] if artifact.is_file() else sorted(p for p in artifact.rglob("*") if p.is_file())
+    return Part(artifact.name, "model", sum(f.stat().st_size for f in files), sum(_deflated_bytes(f) for f in files), "measured", "measured here")
+
+
+def runtime_parts(target: Target, library: Path | None = None) -> tuple[Part, ...]:
+    """Runtime and glue of a target: measured in `library` (an AAR, APK, zip or .so) when given, from the size catalogue otherwise.
+
+    Raises `UsageError` when the catalogue has no row for the platform, or the library none for the ABI.
+    """
+    rows = runtime_rows(target.runtime.catalogue, target.runtime.platform, target.runtime.accelerator, required=library is None)
+    if library is None:
+        return rows
+    return (*runtime_in(library, target.abi), *(part for part in rows if part.category == "glue" and library.suffix == ".so"))
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `25MB`, `5.4 MB`, `256KB`, `1MiB` or `4096`: MB is 10^6, MiB is 2^20. Raises `UsageError`."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if found is None or found[2].upper() not in UNITS:
+        raise UsageError(f"{text!r} is not a size", "write it as 25MB (10^6 bytes), 256KB, 1MiB (2^20 bytes) or a number of bytes")
+    return round(float(found[1]) * UNITS[found[2].upper()])
+
+
+def format_size(count: int) -> str:
+    """Exact bytes and MB: `5,400,000 bytes (5.40 MB)`."""
+    return f"{count:,} bytes ({count / 10**6:.2f} MB)"
+
+
+def _deflated_bytes(path: Path) -> int:
+    packer, total = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS), 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            total += len(packer.compress(chunk))
+    return total + len(packer.flush())
