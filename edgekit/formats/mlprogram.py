@@ -75,18 +75,22 @@ def _dtype(feature: spec.Feature) -> str:
 
 
 def _output_shapes(model: Model) -> list[tuple[int, ...]]:
-    """As the program states them; where a size is known only at run time, from one run on zeros."""
+    """As the program states them; where a size is known only at run time, from runs on zeros and on ones."""
     program = package_of(model).program
     stated = {x.name: x.type.shape for operation in program.block.operations for x in operation.outputs}
     stated |= {x.name: x.type.shape for x in program.inputs}
     shapes = [stated.get(feature.name, feature.shape) for feature in program.features_out]
     if all(size >= 0 for shape in shapes for size in shape):
         return shapes
-    found = session(model).run(_zeros(model.signature))
+    ready = session(model)
+    found, again = (ready.run(_filled(model.signature, value)) for value in (0, 1))
+    for feature in program.features_out:
+        if found[feature.name].shape != again[feature.name].shape:
+            raise ConversionError(f"the size of output {feature.name} depends on the input's values", "pad it to a fixed size in the model")
     return [tuple(found[feature.name].shape) for feature in program.features_out]
 
 
-def _zeros(signature: Signature) -> dict[str, Any]:
+def _filled(signature: Signature, value: int) -> dict[str, Any]:
     import numpy as np
 
-    return {item.name: np.zeros(item.shape, item.dtype) for item in signature.inputs}
+    return {item.name: np.full(item.shape, value, item.dtype) for item in signature.inputs}

@@ -28,6 +28,25 @@ def resample(
     return F.grid_sample(x, where, sampling_mode, PADDINGS[padding_mode], flag(align_corners))
 
 
+def affine(
+    x: Tensor,
+    transform_matrix: Tensor,
+    output_height: Any,
+    output_width: Any,
+    sampling_mode: str = "bilinear",
+    padding_mode: str = "constant",
+    padding_value: Any = 0.0,
+    coordinates_mode: str = "normalized_minus_one_to_one",
+    align_corners: Any = False,
+) -> Tensor:
+    """X [b, c, h, w] warped: each output position, by the 2 x 3 matrix of its batch entry, gives the input position to sample."""
+    if coordinates_mode != "normalized_minus_one_to_one":
+        raise ValueError(f"affine with coordinates_mode {coordinates_mode} is not interpreted")
+    theta = transform_matrix.float().reshape(-1, 2, 3).expand(x.shape[0], 2, 3)
+    where = F.affine_grid(theta, [x.shape[0], x.shape[1], integer(output_height), integer(output_width)], flag(align_corners))
+    return resample(x, where, sampling_mode, padding_mode, padding_value, coordinates_mode, align_corners)
+
+
 def _normalized(at: Tensor, x: Tensor, mode: str, aligned: bool) -> Tensor:
     if mode == "normalized_minus_one_to_one":
         return at
@@ -108,4 +127,4 @@ def _line(image: Tensor, axis: int, points: Tensor) -> Tensor:
     return torch.lerp(image.index_select(axis, low), image.index_select(axis, high), (at - low).reshape(shape))
 
 
-OPERATORS = {"resample": resample, "crop_resize": crop_resize}
+OPERATORS = {"affine": affine, "resample": resample, "crop_resize": crop_resize}
