@@ -6,15 +6,18 @@ import hashlib
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from edgekit.errors import DeviceError
 from edgekit.virtual import android
-from edgekit.virtual.android import RunningDevice
-from tests.android_fixtures import Adb, adb, free_port, phone, start_phone
+from edgekit.virtual.android import DeviceOptions, Faults, RunningDevice
+from tests.android_fixtures import Adb, adb, free_port, phone, require_device, start_phone
 
 __all__ = ["adb", "phone", "start_phone"]
 
@@ -175,3 +178,62 @@ def test_stop_leaves_nothing_behind(phone: RunningDevice) -> None:
     assert phone.serial not in [found.serial for found in android.running()]
     assert not Path(phone.folder).exists()
     assert not Path(f"/proc/{phone.pid}").exists()
+
+
+def test_programs_of_the_device_have_no_power_over_the_host(adb: Adb, phone: RunningDevice, tmp_path: Path) -> None:
+    assert adb.on(phone, "shell", "grep CapEff /proc/self/status").stdout.split()[-1].strip(b"0") == b""
+    for command in ("echo x > /proc/sys/kernel/hostname", "mount -t tmpfs x /data", "chroot / true", "mknod /dev/disk b 8 0", "touch /file"):
+        assert adb.on(phone, "shell", command).returncode != 0, command
+    for path in ("/proc/self/exe", "/proc/1/fd/2", "/proc/1/cwd/file"):
+        assert adb.on(phone, "pull", path, str(tmp_path / "got")).returncode != 0, path
+
+
+def test_device_ends_with_the_process_that_started_it() -> None:
+    require_device()
+    script = "from edgekit.virtual import android; print(android.start().folder, flush=True); input()"
+    starter = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent)
+    assert starter.stdout is not None
+    folder = Path(starter.stdout.readline().decode().strip())
+    assert folder.name in [found.serial for found in android.running()]
+    starter.kill()
+    starter.communicate()
+    deadline = time.monotonic() + 5
+    while folder.name in [found.serial for found in android.running()]:
+        assert time.monotonic() < deadline
+    assert not folder.exists()
+
+
+_NOT_ROOT = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+_FORGET_QEMU = 'mount -t binfmt_misc none /proc/sys/fs/binfmt_misc && exec "$@"'
+_NO_QEMU = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _FORGET_QEMU, "sh", *_NOT_ROOT]
+
+
+@pytest.mark.parametrize("prefix", [_NOT_ROOT, _NO_QEMU], ids=["registered", "unregistered"])
+def test_device_runs_without_root(adb: Adb, prefix: list[str]) -> None:
+    """In a user namespace where this process is no root, and (second case) where the kernel knows no qemu yet."""
+    if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this kernel lets no user make such namespaces")
+    script = "from edgekit.virtual import android; print(android.start().serial, flush=True); input()"
+    command = [*prefix, sys.executable, "-c", script]
+    starter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent)
+    assert starter.stdout is not None
+    serial = starter.stdout.readline().decode().strip()
+    try:
+        phone = next(found for found in android.running() if found.serial == serial)
+        adb.connect(phone)
+        assert adb.on(phone, "shell", "uname -m; echo x > /dev/null; grep -c ^processor /proc/cpuinfo").stdout.startswith(b"aarch64\n")
+    finally:
+        starter.communicate(b"\n", timeout=10)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the root without namespaces")
+def test_root_without_namespaces_gets_a_copy(adb: Adb, start_phone: Callable[..., RunningDevice]) -> None:
+    plain = start_phone(DeviceOptions(isolated=False))
+    assert not plain.isolated
+    script = "uname -m; head -c 3 /dev/zero | wc -c; grep -c ^processor /proc/cpuinfo; (sleep 321 &) </dev/null >/dev/null 2>&1"
+    assert adb.on(plain, "shell", script).stdout.startswith(b"aarch64\n3\n")
+    with pytest.raises(DeviceError, match="mount namespaces"):
+        android.set_faults(plain.serial, Faults(read_only=True))
+    android.stop(plain.serial)
+    assert not Path(plain.folder).exists()
+    assert subprocess.run(["pgrep", "-f", "sleep 321"], capture_output=True, check=False).stdout == b""

@@ -1,6 +1,7 @@
 """The device's own root: made out of mounts that only this process and its children see, or out of a copy where mounts are not allowed.
 
-The read-only userland is shared by all devices; what a device writes lives in memory and is gone with its process.
+The read-only userland is shared by all devices; what a device writes lives in memory and is gone with its process. Programs of the device have no
+capabilities, and see no process but the device's own; a device made of a copy has no such view of its own, and is meant for containers.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def enter(root: Path, userland_folder: Path, options: DeviceOptions) -> None:
         mounts.mount("", root, flags=mounts.REMOUNT | mounts.BIND | mounts.READ_ONLY | _KEPT)
     os.chroot(root)
     os.chdir("/")
+    mounts.give_programs_no_capabilities()
 
 
 def restrict(faults: Faults, options: DeviceOptions) -> None:
@@ -114,7 +116,7 @@ def _show_proc(root: Path) -> None:
     description = root / "dev/.cpuinfo"
     if isolated():
         with contextlib.suppress(OSError):
-            mounts.mount("proc", root / "proc", "proc", _KEPT | mounts.NO_EXEC)
+            mounts.mount("proc", root / "proc", "proc", _KEPT | mounts.NO_EXEC | mounts.READ_ONLY)
             mounts.bind(description, root / "proc/cpuinfo", read_only=True)
             return
     shutil.copy(description, root / "proc/cpuinfo")

@@ -77,6 +77,7 @@ def stop(serial: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         _wait_dead(folder, _STOP_S)
+    _kill_strays(folder)
     parent = _PARENTS.pop(serial, None)
     if parent is not None:
         if parent.stdin:
@@ -194,6 +195,14 @@ def _alive(folder: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def _kill_strays(folder: Path) -> None:
+    """End what a device without namespaces has left running: the processes whose root is its folder."""
+    for link in Path("/proc").glob("[0-9]*/root"):
+        with contextlib.suppress(OSError):
+            if link.readlink() == folder / "root":
+                os.kill(int(link.parent.name), signal.SIGKILL)
 
 
 def _wait_dead(folder: Path, timeout_s: float) -> bool:

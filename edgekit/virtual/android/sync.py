@@ -56,13 +56,15 @@ def serve(device: Device, link: Link, stream: Stream) -> None:
             return
 
 
-def _on_device(path: str) -> Path:
-    return Path("/") / path
+def _on_device(path: str, *, follow: bool = True) -> Path:
+    """The path without links: those of /proc/self/fd and the like would lead to this process's own files."""
+    whole = Path("/") / path
+    return Path(os.path.realpath(whole)) if follow else Path(os.path.realpath(whole.parent)) / whole.name
 
 
 def _stat(path: str, name: bytes) -> bytes:
     try:
-        found = _on_device(path).stat(follow_symlinks=name == b"STA2")
+        found = _on_device(path, follow=name == b"STA2").lstat()
     except (OSError, ValueError) as error:
         number = error.errno or 0 if isinstance(error, OSError) else 22
         return bytes(STAT_V1.size) if name == b"STAT" else struct.pack("<I", number) + bytes(STAT_V2.size - 4)
@@ -79,8 +81,9 @@ def _stat_v2(found: os.stat_result) -> bytes:
 
 
 def _list(path: str, version_2: bool) -> bytes:
-    folder, entries = _on_device(path), bytearray()
+    entries = bytearray()
     with contextlib.suppress(OSError, ValueError):
+        folder = _on_device(path)
         for name in [".", "..", *sorted(entry.name for entry in folder.iterdir())]:
             with contextlib.suppress(FileNotFoundError):
                 found = os.lstat(folder / name)
@@ -98,7 +101,7 @@ def _receive(device: Device, link: Link, stream: Stream, path: str, *, version_2
         mode, flags = int(digits) if digits.isdigit() else 0o644, 0
     failure = "compression is not supported" if flags & ~0x80000000 else ""
     if stat.S_ISLNK(mode):
-        failure = _receive_symlink(stream, _on_device(path))
+        failure = _receive_symlink(stream, path)
     elif not failure:
         failure = _receive_file(device, link, stream, path, mode)
     if failure:
@@ -111,11 +114,11 @@ def _receive(device: Device, link: Link, stream: Stream, path: str, *, version_2
 
 
 def _receive_file(device: Device, link: Link, stream: Stream, path: str, mode: int) -> str:
-    target, moved = _on_device(path), 0
     refusal = device.check("push", path, link)
     if refusal:
         return refusal.text
     try:
+        target, moved = _on_device(path), 0
         file = _create(target, mode)
     except (OSError, ValueError) as error:
         return f"couldn't create file: {_reason(error)}"
@@ -138,9 +141,9 @@ def _receive_file(device: Device, link: Link, stream: Stream, path: str, mode: i
 
 def _create(target: Path, mode: int) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_symlink() or target.is_file():
+    if target.is_file():
         target.unlink()  # a program that runs keeps its old file
-    file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     os.fchmod(file, (mode & 0o777) | 0o600)
     return file
 
@@ -156,11 +159,12 @@ def _checked_size(size: int) -> int:
     return size
 
 
-def _receive_symlink(stream: Stream, target: Path) -> str:
+def _receive_symlink(stream: Stream, path: str) -> str:
     text = bytearray()
     while (header := REQUEST.unpack(stream.read_exactly(REQUEST.size)))[0] == b"DATA":
         text += stream.read_exactly(_checked_size(header[1]))
     try:
+        target = _on_device(path, follow=False)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         target.symlink_to(os.fsdecode(bytes(text).rstrip(b"\0")))
