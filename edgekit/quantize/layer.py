@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from edgekit.quantize import bias, grid, rounding
-from edgekit.quantize.moments import Layer, Moments
+from edgekit.quantize.moments import Layer, Moments, merge
 from edgekit.tensors import Array
 
 METHODS = ("nearest", "bias", "second-order")
@@ -15,14 +15,14 @@ METHODS = ("nearest", "bias", "second-order")
 class Rounded:
     """`integers` [outputs, k] on `scales` [outputs, k] (symmetric), `bias` float64 [outputs].
 
-    `outputs_left` outputs kept the nearest rounding, and `bias_left` says that the bias was left as it was, because the better method
-    made held-out samples worse there.
+    `weight_left` says that weights stayed rounded to nearest, `bias_left` that the bias stayed what it was, because the method asked for
+    made held-out samples worse.
     """
 
     integers: Array
     scales: Array
     bias: Array
-    outputs_left: int = 0
+    weight_left: bool = False
     bias_left: bool = False
 
     @property
@@ -58,19 +58,24 @@ def round_layer(
 
 
 def _by_data(layer: Layer, plain: Rounded, seen: tuple[Moments, Moments], bits: int) -> Rounded:
-    import numpy as np
-
+    """Judged by what is learnt from `seen[0]` alone; then single integers are settled on all samples."""
     shape = layer.grouped.shape
-    teach, judge = (half.covariance for half in seen)  # the mean error is the bias's to take back
-    found = rounding.second_order(layer.grouped, plain.scales.reshape(shape), teach, bits=bits).reshape(plain.integers.shape)
-    before = rounding.output_error(layer.grouped, plain.weight.reshape(shape), judge)
-    after = rounding.output_error(layer.grouped, (found * plain.scales).reshape(shape), judge)
-    worse = after > before
-    return dataclasses.replace(plain, integers=np.where(worse[:, None], plain.integers, found), outputs_left=int(worse.sum()))
+    scales = plain.scales.reshape(shape)
+    found = rounding.second_order(layer.grouped, scales, rounding.damped(seen[0].covariance), bits=bits, sweeps=0)  # the mean is the bias's
+    before = rounding.output_error(layer.grouped, plain.weight.reshape(shape), seen[1].covariance).sum()
+    after = rounding.output_error(layer.grouped, found * scales, seen[1].covariance).sum()
+    if after > before:
+        return dataclasses.replace(plain, weight_left=True)
+    settled = rounding.coordinate_descent(layer.grouped, found, scales, rounding.damped(_both(seen).covariance), bits=bits)
+    return dataclasses.replace(plain, integers=settled.reshape(plain.integers.shape))
 
 
 def _with_bias(layer: Layer, rounded: Rounded, seen: tuple[Moments, Moments], wanted: tuple[Moments, Moments]) -> Rounded:
     moved, needed = (bias.corrected(layer, rounded.weight, w.mean, s.mean) for w, s in zip(wanted, seen, strict=True))
-    if ((moved - needed) ** 2).sum() <= ((layer.bias - needed) ** 2).sum():
-        return dataclasses.replace(rounded, bias=moved)
-    return dataclasses.replace(rounded, bias_left=True)
+    if ((moved - needed) ** 2).sum() > ((layer.bias - needed) ** 2).sum():
+        return dataclasses.replace(rounded, bias_left=True)
+    return dataclasses.replace(rounded, bias=bias.corrected(layer, rounded.weight, _both(wanted).mean, _both(seen).mean))
+
+
+def _both(halves: tuple[Moments, Moments]) -> Moments:
+    return halves[0] if halves[0] is halves[1] else merge(*halves)

@@ -8,6 +8,8 @@ from edgekit.tensors import Array
 BLOCK = 64
 """Columns handled before the rest of the weights is updated at once: the loop works in cache, the update is one matrix product."""
 
+DAMPING = 0.01
+
 
 def output_error(weight: Array, rounded: Array, second: Array) -> Array:
     """Mean squared change of each output, float64 [outputs]: diag(D S DT) with D = weight - rounded [groups, outputs, k], S [groups, k, k]."""
@@ -17,13 +19,21 @@ def output_error(weight: Array, rounded: Array, second: Array) -> Array:
     return (np.matmul(difference, second) * difference).sum(axis=2).reshape(-1)
 
 
-def second_order(weight: Array, scales: Array, second: Array, *, bits: int = 8, damping: float = 1e-3, sweeps: int = 2) -> Array:
+def damped(second: Array, damping: float = DAMPING) -> Array:
+    """`second` with `damping` times its mean diagonal added to the diagonal: what few samples did not show must not be taken for zero."""
+    import numpy as np
+
+    mean = np.diagonal(second, axis1=1, axis2=2).mean(axis=1)
+    return second + np.eye(second.shape[1]) * np.maximum(damping * mean, grid.TINY)[:, None, None]
+
+
+def second_order(weight: Array, scales: Array, second: Array, *, bits: int = 8, sweeps: int = 2) -> Array:
     """Integers (float64 [groups, outputs / groups, k]) that keep the outputs of a layer, not its weights, closest.
 
     Columns are rounded one by one, the largest input first («act-order»), and each error is spread over the columns still open by the
-    inverse of the damped second moment: Frantar et al. 2022, «GPTQ», after Hassibi and Stork 1993, «Optimal Brain Surgeon». Then single
-    integers are moved while that lowers the error: Behdin et al. 2023, «QuantEase», cyclic coordinate descent. Per output the result is
-    never worse than rounding to nearest on `second` (float64 [groups, k, k], E[x xT] or the covariance).
+    inverse second moment: Frantar et al. 2022, «GPTQ», after Hassibi and Stork 1993, «Optimal Brain Surgeon». Then single integers
+    are moved while that lowers the error: Behdin et al. 2023, «QuantEase», cyclic coordinate descent. Per output the result is never
+    worse on `second` (float64 [groups, k, k], positive definite: E[x xT] or the covariance, `damped`) than rounding to nearest.
     `weight` and `scales` are [groups, outputs / groups, k].
     """
     import numpy as np
@@ -31,7 +41,7 @@ def second_order(weight: Array, scales: Array, second: Array, *, bits: int = 8, 
     plain = grid.nearest(weight, scales, bits=bits)
     order = np.argsort(-np.diagonal(second, axis1=1, axis2=2), axis=1, kind="stable")
     sorted_second = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
-    spread = _spread(np.take_along_axis(weight, order[:, None, :], 2), np.take_along_axis(scales, order[:, None, :], 2), sorted_second, bits, damping)
+    spread = _spread(np.take_along_axis(weight, order[:, None, :], 2), np.take_along_axis(scales, order[:, None, :], 2), sorted_second, bits)
     found = np.take_along_axis(spread, np.argsort(order, axis=1, kind="stable")[:, None, :], 2)
     better = output_error(weight, found * scales, second) < output_error(weight, plain * scales, second)
     start = np.where(better.reshape(weight.shape[0], -1, 1), found, plain)
@@ -71,23 +81,19 @@ def _descend(integers: Array, gradient: Array, scales: Array, second: Array, bit
     return integers
 
 
-def inverse_factor(second: Array, damping: float) -> Array:
-    """Upper triangular U with UT U = (second + damping * mean diagonal * I)^-1, float64 [groups, k, k]; inputs that are always zero count as one."""
+def inverse_factor(second: Array) -> Array:
+    """Upper triangular U with UT U = second^-1, float64 [groups, k, k]."""
     import numpy as np
 
-    size = second.shape[1]
-    mean = np.diagonal(second, axis1=1, axis2=2).mean(axis=1)
-    damped = second + np.eye(size) * np.maximum(damping * mean, grid.TINY)[:, None, None]
-    dead = np.diagonal(second, axis1=1, axis2=2) <= 0
-    damped = damped + np.eye(size) * np.where(dead, np.where(mean > 0, mean, 1.0)[:, None], 0.0)[:, None, :]
-    return np.linalg.cholesky(np.linalg.inv(damped)).transpose(0, 2, 1)
+    flipped = np.linalg.cholesky(second[:, ::-1, ::-1])  # J S J = L LT, so S^-1 = UT U with U = J L^-1 J, triangular the right way round
+    return np.linalg.inv(flipped)[:, ::-1, ::-1]
 
 
-def _spread(weight: Array, scales: Array, second: Array, bits: int, damping: float) -> Array:
+def _spread(weight: Array, scales: Array, second: Array, bits: int) -> Array:
     import numpy as np
 
     limit = 2 ** (bits - 1) - 1
-    factor = inverse_factor(second, damping)
+    factor = inverse_factor(second)
     rest, integers = weight.astype(np.float64), np.empty(weight.shape)
     for start in range(0, weight.shape[2], BLOCK):
         end = min(start + BLOCK, weight.shape[2])

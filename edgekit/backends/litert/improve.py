@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from edgekit.backends.litert import flatbuffer, layers, running
@@ -16,11 +16,14 @@ from edgekit.quantize.layer import Rounded, round_layer
 from edgekit.quantize.moments import Moments, merge, moments
 from edgekit.tensors import Array
 
-COLUMNS = (1500, 6000)
+COLUMNS = (4000, 8000)
 """Fewest and most input columns gathered a layer; between them, eight for each weight of an output."""
 
 HELD_OUT = 4
 """Every fourth sample judges, the others teach."""
+
+BLOCK_BYTES = 32_000_000
+"""Columns held at once."""
 
 BIAS_STEPS = 2.0**30
 """A bias is stored in int32 steps of input scale times weight scale; scales are kept large enough for half of that range."""
@@ -69,8 +72,10 @@ def _round(source: Source, stream: Stream, model: Any, layer: LiteLayer, wanted:
     if wanted is None:
         return round_layer(linear, method="nearest", scales=scales)
     stream.advance(layer.op)
-    seen = _split(layer, stream.values(layer.input), _count(model, layer, len(source.samples)), method == "second-order")
-    return round_layer(linear, seen, wanted, method=method, scales=scales)
+    gathering = _Gathering(layer, _count(model, layer, len(source.samples)), second=method == "second-order")
+    for number, values in enumerate(stream.values(layer.input)):
+        gathering.add(number, values)
+    return round_layer(linear, gathering.halves(), wanted, method=method, scales=scales)
 
 
 def _floor(source: Source, model: Any, layer: LiteLayer, bias: Array) -> Array:
@@ -85,29 +90,43 @@ def _floor(source: Source, model: Any, layer: LiteLayer, bias: Array) -> Array:
 def _float_means(source: Source, model: Any, found: list[LiteLayer]) -> dict[int, Split]:
     """The float model's input means of every layer, at the same positions that its rounded self is looked at later."""
     taps = running.Taps(model, source.model.signature, [layer.input for layer in found])
-    gathered: dict[tuple[int, bool], Moments] = {}
+    gathered = {layer.op: _Gathering(layer, _count(model, layer, len(source.samples)), second=False) for layer in found}
     for number, sample in enumerate(source.samples):
         source.context.progress(number, len(source.samples), "measure layer inputs")
         values = taps.run(sample)
         for layer in found:
-            _gather(gathered, layer, values[layer.input], number, _count(model, layer, len(source.samples)), second=False)
-    return {layer.op: _halves(gathered, layer) for layer in found} if source.samples else {}
+            gathered[layer.op].add(number, values[layer.input])
+    return {op: gathering.halves() for op, gathering in gathered.items()} if source.samples else {}
 
 
-def _split(layer: LiteLayer, samples: Iterable[Array], count: int, second: bool) -> Split:
-    gathered: dict[tuple[int, bool], Moments] = {}
-    for number, values in enumerate(samples):
-        _gather(gathered, layer, values, number, count, second)
-    return _halves(gathered, layer)
+class _Gathering:
+    """Moments of a layer's inputs in a stream; columns are held until a block of them is worth one matrix product."""
 
+    def __init__(self, layer: LiteLayer, count: int, *, second: bool) -> None:
+        self._layer, self._count, self._second = layer, count, second
+        self._held: dict[bool, list[Array]] = {False: [], True: []}
+        self._moments: dict[bool, Moments] = {}
 
-def _gather(gathered: dict[tuple[int, bool], Moments], layer: LiteLayer, values: Array, number: int, count: int, second: bool) -> None:
-    key = layer.op, number % HELD_OUT == HELD_OUT - 1
-    gathered[key] = merge(gathered.get(key), moments(layers.columns(layer, values, count, seed=number), second=second))
+    def add(self, number: int, values: Array) -> None:
+        """Look at one sample; the same `number` looks at the same positions."""
+        judge = number % HELD_OUT == HELD_OUT - 1
+        self._held[judge].append(layers.columns(self._layer, values, self._count, seed=number))
+        if not self._second or sum(columns.nbytes for columns in self._held[judge]) > BLOCK_BYTES:
+            self._settle(judge)
 
+    def halves(self) -> Split:
+        """Moments of the samples that teach and of those that judge."""
+        for judge in (False, True):
+            self._settle(judge)
+        return self._moments[False], self._moments.get(True, self._moments[False])
 
-def _halves(gathered: dict[tuple[int, bool], Moments], layer: LiteLayer) -> Split:
-    return gathered[layer.op, False], gathered.get((layer.op, True), gathered[layer.op, False])
+    def _settle(self, judge: bool) -> None:
+        import numpy as np
+
+        if self._held[judge]:
+            found = moments(np.concatenate(self._held[judge], axis=1), second=self._second)
+            self._moments[judge] = merge(self._moments.get(judge), found)
+            self._held[judge] = []
 
 
 def _count(model: Any, layer: LiteLayer, samples: int) -> int:
@@ -130,12 +149,10 @@ def _store(model: Any, layer: LiteLayer, rounded: Rounded) -> dict[str, Array]:
 
 
 def _summary(results: list[Rounded]) -> tuple[str, ...]:
-    kept = sum(rounded.outputs_left for rounded in results)
-    of = sum(len(rounded.bias) for rounded in results)
-    biases = sum(rounded.bias_left for rounded in results)
+    weights, biases = sum(rounded.weight_left for rounded in results), sum(rounded.bias_left for rounded in results)
     found = []
-    if kept:
-        found.append(f"{kept} of {of} output channels keep weights rounded to nearest: rounding by data was worse there on held-out samples")
+    if weights:
+        found.append(f"{weights} of {len(results)} layers keep weights rounded to nearest: rounding by data was worse on held-out samples")
     if biases:
         found.append(f"{biases} of {len(results)} layers keep their bias: its correction was worse on held-out samples")
     return tuple(found)
