@@ -36,7 +36,7 @@ static struct {
   int (*create_opaque)(const char *, void *, void (*)(void *), object **); /* this and below: NULL where the library lacks them */
   int (*create_cpu)(object **), (*find_cpu)(object *, object **), (*set_cpu_threads)(object *, int);
   int (*fully)(object *, bool *);
-  int (*subgraph)(object *, object **), (*op_count)(object *, size_t *), (*op)(object *, size_t, object **), (*op_code)(object *, int *);
+  int (*signature_subgraph)(object *, object **), (*op_count)(object *, size_t *), (*op)(object *, size_t, object **), (*op_code)(object *, int *);
   bool model_takes_environment;
 } api;
 
@@ -46,7 +46,6 @@ static struct {
   int inputs[MAX_TENSORS], outputs[MAX_TENSORS]; /* by job index: the signature's */
   object *input_buffers[MAX_TENSORS], *output_buffers[MAX_TENSORS]; /* by signature index */
   struct ranked_type output_types[MAX_TENSORS];
-  bool *resized;
 } session;
 
 #define NEEDED(field, name) *(void **)&api.field = symbol(run, name, true)
@@ -94,7 +93,10 @@ static void open_library(struct run *run) {
   MAYBE(find_cpu, "LiteRtFindCpuOptions");
   MAYBE(set_cpu_threads, "LiteRtSetCpuOptionsNumThread");
   MAYBE(fully, "LiteRtCompiledModelIsFullyAccelerated");
-  MAYBE(subgraph, "LiteRtGetMainModelSubgraphIndex");
+  MAYBE(signature_subgraph, "LiteRtGetSignatureSubgraph");
+  MAYBE(op_count, "LiteRtGetNumSubgraphOps");
+  MAYBE(op, "LiteRtGetSubgraphOp");
+  MAYBE(op_code, "LiteRtGetOpCode");
   /* From 2.2 on a model is made within an environment; LiteRtCreateModelFromFd came with that change. */
   api.model_takes_environment = symbol(run, "LiteRtCreateModelFromFd", false) != NULL;
   snprintf(run->result.runtime_version, sizeof run->result.runtime_version, "%s (LiteRT C)", api.model_takes_environment ? "2.2 or later" : "2.1");
@@ -251,6 +253,21 @@ static const void *output(struct run *run, int index, struct tensor *actual) {
   return memory;
 }
 
-static void place(struct run *run) { (void)run; }
+/* This interface says only whether everything was taken. Where a part was, it cannot be told how much: unknown then. */
+static void place(struct run *run) {
+  static struct census all, none;
+  object *subgraph = NULL, *operator = NULL;
+  size_t count = 0;
+  bool fully = false, xnnpack = strcmp(run->job.accelerator, "xnnpack") == 0;
+  int code = 0;
+  if (!api.fully || !api.signature_subgraph || !api.op_count || !api.op || !api.op_code) return;
+  if (api.fully(session.compiled, &fully) != 0 || fully != xnnpack) return;
+  if (api.signature_subgraph(session.signature, &subgraph) != 0 || api.op_count(subgraph, &count) != 0) return;
+  for (size_t i = 0; i < count; i++) {
+    if (api.op(subgraph, i, &operator) != 0 || api.op_code(operator, &code) != 0) return;
+    census_add(&all, litert_operator(code));
+  }
+  if (all.total > 0) placement_set(&run->result.placement, xnnpack ? "xnnpack" : "", &all, xnnpack ? &none : &all, xnnpack ? 1 : 0);
+}
 
 const struct backend litert_compiled = {open_library, load, release, set_input, invoke, output, place};
