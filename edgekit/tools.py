@@ -17,7 +17,15 @@ import platformdirs
 
 from edgekit.errors import MissingPackageError, UsageError, close_match, require
 
-_DIRECT = ("onnx2tf==2.6.9", "ai-edge-litert==2.1.2", "flatbuffers==25.12.19", "numpy==2.2.6", "onnx==1.20.1", "onnxruntime==1.26.0", "protobuf==7.35.1")
+_DIRECT = (
+    "onnx2tf==2.6.9",
+    "ai-edge-litert==2.1.2",
+    "flatbuffers==25.12.19",
+    "numpy==2.2.6",
+    "onnx==1.20.1",
+    "onnxruntime==1.26.0",
+    "protobuf==7.35.1",
+)
 _TENSORFLOW = (
     "onnx2tf==1.29.24",
     "ai-edge-litert==2.1.0",
@@ -155,4 +163,5 @@ def _run(command: list[str], name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise MissingPackageError(f"{name} could not be installed: {' '.join(lines[-3:])[:300]}", "check the network and the package index that pip and uv use")
+        what = f"{name} could not be installed: {' '.join(lines[-3:])[:300]}"
+        raise MissingPackageError(what, "check the network and the package index that pip and uv use")

@@ -31,4 +31,5 @@ def route(source_format: str, accepts: Sequence[str]) -> tuple[ModuleType, ...]:
         if reached:
             return tuple(importlib.import_module(f"edgekit.converters.{name}") for name in chains[reached[0]])
         chains = {**{result: (*chains[source], name) for (source, result), name in HOPS.items() if source in chains}, **chains}
-    raise ConversionError(f"no way from {source_format} to {' or '.join(accepts)}", "the target's backend takes none of the formats this model can become")
+    what = f"no way from {source_format} to {' or '.join(accepts)}"
+    raise ConversionError(what, "the target's backend takes none of the formats this model can become")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from edgekit import formats
 from edgekit.errors import ConversionError, require
 from edgekit.formats import Model
+from edgekit.formats._quiet import quiet
 from edgekit.tensors import Signature, TensorSpec
 
 _NARROWED = {"int64": "int32", "float64": "float32"}
@@ -17,7 +17,7 @@ _NARROWED = {"int64": "int32", "float64": "float32"}
 
 def result(source: Model, path: Path, notices: Sequence[str]) -> Model:
     """The converted model, under the source's name, with its layouts and examples. Raises `ConversionError` when names, shapes or types moved."""
-    made = formats.module("tflite").open(str(path), {})
+    made: Model = formats.module("tflite").open(str(path), {})
     inputs, outputs = _agreed(source.signature.inputs, made.signature.inputs), _agreed(source.signature.outputs, made.signature.outputs)
     check_starts(path)
     narrowed = [
@@ -38,9 +38,11 @@ def check_starts(path: Path) -> None:
     """Raise `ConversionError` when the LiteRT runtime refuses the file: an operator without a kernel, a custom or Flex operator."""
     interpreter = require("ai_edge_litert.interpreter", extra="litert", purpose="running a .tflite file")
     try:
-        interpreter.Interpreter(model_path=str(path), num_threads=1).allocate_tensors()
+        with quiet():
+            interpreter.Interpreter(model_path=str(path), num_threads=1).allocate_tensors()
     except (ValueError, RuntimeError) as error:
-        raise ConversionError(f"the converted file does not start in LiteRT: {_sentence(str(error))}", "replace that operator in the model") from error
+        what = f"the converted file does not start in LiteRT: {_sentence(str(error))}"
+        raise ConversionError(what, "replace that operator in the model") from error
 
 
 def _agreed(wanted: tuple[TensorSpec, ...], got: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
@@ -56,6 +58,6 @@ def _with_layout(spec: TensorSpec, layout: str) -> TensorSpec:
     return TensorSpec(spec.name, spec.shape, spec.dtype, spec.scale, spec.zero_point, layout)
 
 
-def _sentence(text: str) -> Any:
+def _sentence(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines[:2])[:300] if lines else "no reason given"

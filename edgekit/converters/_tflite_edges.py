@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.errors import ConversionError, require
+from edgekit.formats._quiet import quiet
 from edgekit.tensors import Array, TensorSpec
 
 SIGNATURE = "serving_default"
@@ -151,13 +152,14 @@ def run(data: bytes, inputs: Mapping[int, Array]) -> dict[int, Array]:
     """Outputs by tensor index for inputs by tensor index. Raises `ConversionError` when LiteRT refuses the file."""
     interpreter = require("ai_edge_litert.interpreter", extra="litert", purpose="running a .tflite file")
     try:
-        runner = interpreter.Interpreter(model_content=data, num_threads=1)
-        runner.allocate_tensors()
-        details = {d["index"]: d for d in runner.get_input_details()}
-        for tensor, value in inputs.items():
-            runner.set_tensor(tensor, value.astype(details[tensor]["dtype"]))
-        runner.invoke()
-        return {d["index"]: runner.get_tensor(d["index"]) for d in runner.get_output_details()}
+        with quiet():
+            runner = interpreter.Interpreter(model_content=data, num_threads=1)
+            runner.allocate_tensors()
+            details = {d["index"]: d for d in runner.get_input_details()}
+            for tensor, value in inputs.items():
+                runner.set_tensor(tensor, value.astype(details[tensor]["dtype"]))
+            runner.invoke()
+            return {d["index"]: runner.get_tensor(d["index"]) for d in runner.get_output_details()}
     except (ValueError, RuntimeError) as error:
         raise ConversionError(f"the converted file does not run in LiteRT: {str(error).strip().splitlines()[0][:300]}") from error
 
@@ -201,3 +203,12 @@ def end_tensors(data: bytes, *, inputs: bool) -> tuple[dict[str, int], list[int]
     length, item = (graph.InputsLength(), graph.Inputs) if inputs else (graph.OutputsLength(), graph.Outputs)
     order = [int(item(i)) for i in range(length)]
     return {graph.Tensors(index).Name().decode(): index for index in order}, order
+
+
+def rename_tensors(data: bytes, names: Sequence[tuple[int, str]]) -> bytes:
+    """Give tensors of the main graph other names; signatures are dropped, so that readers use these."""
+    model = _schema().ModelT.InitFromPackedBuf(data, 0)
+    for index, name in names:
+        model.subgraphs[0].tensors[index].name = name
+    model.signatureDefs = []
+    return pack(model)

@@ -73,7 +73,8 @@ def _run(python: Path, prepared: Prepared, folder: Path) -> Path:
         raise ConversionError(f"onnx2tf did not finish {prepared.model.name} within {TIMEOUT_S} s") from error
     made = result / "model_float32.tflite"
     if done.returncode != 0 or not made.is_file():
-        raise ConversionError(f"{prepared.model.name}: onnx2tf failed: {_reason(done.stdout + done.stderr, prepared.model.handle)}", "replace that operator")
+        what = f"{prepared.model.name}: onnx2tf failed: {_reason(done.stdout + done.stderr, prepared.model.handle)}"
+        raise ConversionError(what, "replace that operator; on Python 3.12 or newer edgekit tools installs a newer onnx2tf that converts more")
     return made
 
 

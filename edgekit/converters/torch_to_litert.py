@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.converters import _litert_result, _tflite_edges
-from edgekit.formats._quiet import quiet
 from edgekit.errors import ConversionError, MissingPackageError, require
 from edgekit.formats import Model
+from edgekit.formats._quiet import quiet
 from edgekit.formats._torch_program import flat_outputs, layer_of, operator_name, unflatten
 from edgekit.legalize import torch_ops
 
@@ -36,7 +36,8 @@ def check_operators(program: Any) -> None:
     for node in program.graph.nodes:
         name = operator_name(node)
         if name and name.partition("::")[0] not in _KNOWN_NAMESPACES:
-            raise ConversionError(f"layer {layer_of(node)}: custom operator {name} has no counterpart in LiteRT", "express it with PyTorch's own operators")
+            what = f"layer {layer_of(node)}: custom operator {name} has no counterpart in LiteRT"
+            raise ConversionError(what, "express it with PyTorch's own operators")
         control = node.op == "call_function" and getattr(node.target, "namespace", "") == "higher_order"
         if control and "wrap" not in node.target.name():
             what = f"layer {layer_of(node)}: control flow ({node.target.name()}) that depends on values"
@@ -81,7 +82,8 @@ def _compile(model: Model, wrapper: Any, flat: tuple[Any, ...]) -> bytes:
     except MissingPackageError:
         raise
     except Exception as error:  # the compiler raises what its passes raise
-        raise ConversionError(f"{model.name}: {_blame(model, error)}", "replace it with operators that LiteRT has, or keep it outside the model") from error
+        hint = "replace it with operators that LiteRT has, or keep it outside the model"
+        raise ConversionError(f"{model.name}: {_blame(model, error)}", hint) from error
 
 
 def _litert_bytes(wrapper: Any, flat: tuple[Any, ...]) -> bytes:

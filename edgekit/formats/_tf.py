@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from edgekit.errors import ConversionError, require
+from edgekit.formats._quiet import quiet
 from edgekit.formats._source import DYNAMIC, image_layout
 from edgekit.tensors import Array, Arrays, Signature, TensorSpec
 
@@ -43,7 +44,8 @@ def tensorflow() -> Any:
     """TensorFlow, told to be silent and to leave GPUs alone."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    return require("tensorflow", extra="tensorflow", purpose="reading a TensorFlow model")
+    with quiet():
+        return require("tensorflow", extra="tensorflow", purpose="reading a TensorFlow model")
 
 
 def specs_of(tensors: Sequence[Any], names: Sequence[str]) -> tuple[TensorSpec, ...]:
@@ -61,14 +63,12 @@ def specs_of(tensors: Sequence[Any], names: Sequence[str]) -> tuple[TensorSpec, 
 def freeze_call(call: Callable[..., Sequence[Any]], inputs: Sequence[TensorSpec]) -> Any:
     """A frozen function of a Python callable on tensors."""
     import tensorflow as tf
-    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
     def named(*tensors: Any) -> Any:
         return tuple(tf.identity(value, name=f"{OUTPUT}_{i}") for i, value in enumerate(call(*tensors)))
 
     traced = tf.function(named, autograph=False).get_concrete_function(*_tensor_specs(inputs))
-    frozen = convert_variables_to_constants_v2(traced, lower_control_flow=False)
-    return import_graph(frozen.graph.as_graph_def(), [t.name for t in frozen.inputs], [t.name for t in frozen.outputs], inputs)
+    return inlined(traced, inputs)
 
 
 def import_graph(graph_def: Any, sources: Sequence[str], results: Sequence[str], inputs: Sequence[TensorSpec]) -> Any:
@@ -83,6 +83,14 @@ def import_graph(graph_def: Any, sources: Sequence[str], results: Sequence[str],
         return tuple(tf.identity(value, name=f"{OUTPUT}_{i}") for i, value in enumerate(found))
 
     return tf.compat.v1.wrap_function(imported, _tensor_specs(inputs))
+
+
+def inlined(function: Any, inputs: Sequence[TensorSpec]) -> Any:
+    """The same function with its calls of other functions put in place: not every converter looks inside calls."""
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    flat = convert_variables_to_constants_v2(function, lower_control_flow=False, aggressive_inlining=True)
+    return import_graph(flat.graph.as_graph_def(), [t.name for t in flat.inputs], [t.name for t in flat.outputs], inputs)
 
 
 def output_specs(function: Any, names: Sequence[str], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -107,7 +115,8 @@ def check_inference_mode(graph_def: Any, name: str) -> None:
         batch = node.op.startswith("FusedBatchNorm") and node.attr["is_training"].b
         dropped = "Random" in node.op and "dropout" in node.name.lower()
         if batch or dropped:
-            raise ConversionError(f"{name}: exported in training mode: {node.op} in layer {node.name} is active as in training", "export it with training=False")
+            what = f"{name}: exported in training mode: {node.op} in layer {node.name} is active as in training"
+            raise ConversionError(what, "export it with training=False")
 
 
 def nodes(graph_def: Any) -> list[Any]:

@@ -12,7 +12,8 @@ from edgekit.formats._source import DYNAMIC, image_layout
 from edgekit.tensors import TensorSpec
 
 _BATCH_NORM_TRAINING = {"aten::batch_norm": 5, "aten::native_batch_norm": 5, "aten::_native_batch_norm_legit": 5, "aten::cudnn_batch_norm": 5}
-_DROPOUT_TRAINING = dict.fromkeys((f"aten::{kind}" for kind in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout")), 2)
+_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout")
+_DROPOUT_TRAINING = dict.fromkeys((f"aten::{kind}" for kind in _DROPOUTS), 2)
 
 
 def export(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:

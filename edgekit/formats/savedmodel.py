@@ -26,7 +26,7 @@ def open(reference: str, inputs: Shapes) -> Model:
     _tf.check_inference_mode(graph_def, path.name)
     specs, notices = fix_shapes(inputs_specs, inputs)
     with quiet():
-        function = _tf.import_graph(graph_def, [sources[s.name] for s in specs], list(results.values()), specs)
+        function = _tf.inlined(_tf.import_graph(graph_def, [sources[s.name] for s in specs], list(results.values()), specs), specs)
     signature = Signature(specs, _tf.output_specs(function, list(results), specs))
     name = path.resolve().name + (f"-{key}" if key else "")
     return Model("savedmodel", name, signature, digest_of_files(path), path, _tf.Frozen(function), notices)
@@ -47,15 +47,18 @@ def _frozen_graph(path: Path, key: str) -> tuple[Any, dict[str, str], dict[str, 
         try:
             meta = tf.compat.v1.saved_model.loader.load(running, ["serve"], str(path))
         except Exception as error:  # the loader raises a dozen types
-            raise ConversionError(f"{path}: not a readable SavedModel ({_first_line(error)})", "is the folder complete, with its variables?") from error
+            hint = "is the folder complete, with its variables?"
+            raise ConversionError(f"{path}: not a readable SavedModel ({_first_line(error)})", hint) from error
         signature = _signature(meta.signature_def, key, path)
         sources = {name: signature.inputs[name].name for name in _tf.natural_order(list(signature.inputs))}
         results = {name: signature.outputs[name].name for name in _tf.natural_order(list(signature.outputs))}
         specs = _tf.specs_of([graph.get_tensor_by_name(tensor) for tensor in sources.values()], list(sources))
         try:
-            graph_def = convert_variables_to_constants_from_session_graph(running, graph.as_graph_def(), [r.split(":")[0] for r in results.values()])
+            kept = [tensor.split(":")[0] for tensor in results.values()]
+            graph_def = convert_variables_to_constants_from_session_graph(running, graph.as_graph_def(), kept)
         except Exception as error:
-            raise ConversionError(f"{path}: the signature {key} cannot be frozen ({_first_line(error)})", "keep tables and strings outside the model") from error
+            hint = "keep tables and strings outside the model"
+            raise ConversionError(f"{path}: the signature {key} cannot be frozen ({_first_line(error)})", hint) from error
         return graph_def, sources, results, specs
 
 

@@ -54,8 +54,11 @@ def random_inputs(signature: Signature, seed: int) -> dict[str, Array]:
     import numpy as np
 
     rng = np.random.RandomState(seed)
-    drawn = {spec.name: rng.standard_normal(spec.shape) if spec.dtype.startswith("float") else rng.randint(0, 2, spec.shape) for spec in signature.inputs}
-    return {spec.name: drawn[spec.name].astype(spec.dtype) for spec in signature.inputs}
+    drawn = {}
+    for spec in signature.inputs:
+        values = rng.standard_normal(spec.shape) if spec.dtype.startswith("float") else rng.randint(0, 2, spec.shape)
+        drawn[spec.name] = values.astype(spec.dtype)
+    return drawn
 
 
 def _raised(proto: Any) -> tuple[Any, tuple[str, ...]]:
@@ -80,7 +83,8 @@ def _simplified(proto: Any) -> Any:
         slim = onnxslim.slim(copy)
         return onnx.shape_inference.infer_shapes(slim, data_prop=True)
     except Exception as error:  # onnxslim raises whatever its passes raise
-        raise ConversionError(f"the ONNX graph could not be simplified: {str(error).splitlines()[0][:200] if str(error) else type(error).__name__}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise ConversionError(f"the ONNX graph could not be simplified: {reason}") from error
 
 
 def _safe(name: str) -> str:
@@ -141,4 +145,5 @@ def _check_equal(source: Model, made: Model, inputs: Mapping[str, str], outputs:
         size = max(1.0, float(np.abs(wanted.astype(np.float64)).max(initial=0)))
         worst = float(np.abs(there.astype(np.float64) - wanted).max(initial=0)) if there.shape == wanted.shape else float("inf")
         if not (worst <= _TOLERANCE * size or np.array_equal(there, wanted, equal_nan=True)):
-            raise ConversionError(f"{source.name}: simplifying the graph changed {name} by {worst:.3g}", "this is a fault of the simplifier: report it")
+            what = f"{source.name}: simplifying the graph changed {name} by {worst:.3g}"
+            raise ConversionError(what, "this is a fault of the simplifier: report it")

@@ -6,6 +6,7 @@ A rule is plain PyTorch code with the operator's own arguments; the graph is tra
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -146,7 +147,7 @@ def adaptive_average_pool(x: Any, output_size: Any) -> Any:
 def _regular(bins: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
     """Kernel and stride, when one pool has exactly these windows."""
     lengths = {end - start for start, end in bins}
-    steps = {after[0] - before[0] for before, after in zip(bins, bins[1:], strict=False)} or {1}
+    steps = {after[0] - before[0] for before, after in itertools.pairwise(bins)} or {1}
     return (lengths.pop(), steps.pop()) if len(lengths) == len(steps) == 1 else None
 
 
@@ -184,10 +185,13 @@ def _inside(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) 
 
 
 _TRANSPOSED = "with padding: lowered to a full transposed convolution and a crop"
+_UNEVEN = "to a size that does not divide its input: lowered to plain pools and slices"
+_UNCOUNTED = "that does not count its padding: lowered to pad, plain pool and a constant factor"
+
 RULES = (
     Rule("aten::conv_transpose1d", _transposed_needs_crop, transposed_convolution, _TRANSPOSED),
     Rule("aten::conv_transpose2d", _transposed_needs_crop, transposed_convolution, _TRANSPOSED),
     Rule("aten::convolution", _convolution_needs_crop, _convolution, _TRANSPOSED),
-    Rule("aten::adaptive_avg_pool2d", _adaptive_uneven, adaptive_average_pool, "to a size that does not divide its input: lowered to plain pools and slices"),
-    Rule("aten::avg_pool2d", _excludes_padding, average_pool_excluding_padding, "that does not count its padding: lowered to pad, plain pool and a constant factor"),
+    Rule("aten::adaptive_avg_pool2d", _adaptive_uneven, adaptive_average_pool, _UNEVEN),
+    Rule("aten::avg_pool2d", _excludes_padding, average_pool_excluding_padding, _UNCOUNTED),
 )
