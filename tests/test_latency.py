@@ -179,12 +179,6 @@ def test_heat_and_clocks_are_judged():
     assert run(clean(1), **warm, clocks_before={"cpu0": 600_000}, clocks_after={"cpu0": 1_800_000}).comparable
 
 
-def test_warm_up_ends_when_steady():
-    assert not latency.steady([9, 5])
-    assert not latency.steady([900, 500, 450])
-    assert latency.steady([900, 500, 450, 440, 445])
-
-
 @functools.cache
 def baseline(seed):
     return run(clean(2 * seed))

@@ -175,12 +175,6 @@ def judge_conditions(result: Result, limits: Limits | None = None) -> tuple[str,
     return tuple(reasons)
 
 
-def steady(warmup_ns: Sequence[int], *, window: int = 3, within: float = 0.05) -> bool:
-    """Whether warm-up may end: the last `window` runs lie within a share `within` of their smallest."""
-    last = list(warmup_ns)[-window:]
-    return len(last) == window and max(last) - min(last) <= within * min(last)
-
-
 def compare(baseline: Latency, candidate: Latency, *, limits: Limits | None = None, seed: int = 0) -> Comparison:
     """Whether the candidate is slower or faster than the baseline by more than the smallest effect that counts.
 

@@ -5,7 +5,6 @@ The file is JSON; its schema is published as `docs/report.schema.json`. Figures 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -193,11 +192,6 @@ def baseline_for(run: Run, key: latencies.Key) -> Latency | None:
 def json_schema() -> dict[str, Any]:
     """The published schema of a run's file."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "edgekit test run", **msgspec.json.schema(Run)}
-
-
-def sample_count(comparisons: Sequence[Comparison]) -> dict[str, int]:
-    """How many samples of each kind were compared."""
-    return {comparison.inputs: len(comparison.samples) for comparison in comparisons}
 
 
 class _Versioned(msgspec.Struct):
