@@ -103,7 +103,8 @@ def test_every_row_of_the_catalogues_has_a_source_or_is_the_system_s(name: str) 
 def elf(machine: int = 183, *, text: int = 5000, debug: int = 0) -> bytes:
     """A 64-bit little-endian library with the sections .text, .debug_info, .symtab and .shstrtab."""
     names = b"\0.text\0.debug_info\0.symtab\0.shstrtab\0"
-    bodies = [(b".text", bytes(range(250)) * (text // 250)), (b".debug_info", b"d" * debug), (b".symtab", b"s" * (debug // 10)), (b".shstrtab", names)]
+    code = bytes(range(250)) * (text // 250)
+    bodies = [(b".text", code), (b".debug_info", b"d" * debug), (b".symtab", b"s" * (debug // 10)), (b".shstrtab", names)]
     body, headers = b"", struct.pack("<IIQQQQIIQQ", *[0] * 10)
     for name, data in bodies:
         headers += struct.pack("<IIQQQQIIQQ", names.index(b"\0" + name + b"\0") + 1, 1, 0, 0, 64 + len(body), len(data), 0, 0, 1, 0)

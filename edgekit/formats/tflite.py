@@ -178,7 +178,7 @@ def _refuse_unknown(name: str, graph: Graph) -> None:
     kinds = ", ".join(sorted({o.type for o in unknown}))
     first = (flex or unknown)[0]
     what = "Select TensorFlow (Flex) operators" if flex else "operators that LiteRT does not have"
-    hint = "convert again with TFLITE_BUILTINS only, and replace this layer: the Flex library is not part of the runtime and adds many megabytes"
+    hint = "convert again with TFLITE_BUILTINS only, and replace this layer: the Flex library is not part of the runtime and adds about 8 MB to a download (reported)"
     other = "replace this layer by built-in operators before exporting; a custom kernel exists only in the app that brings it"
     raise ConversionError(f"{name}: {what}: {kinds} (first: {first.type} at layer {first.name})", hint if flex else other)
 

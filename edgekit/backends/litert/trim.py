@@ -101,8 +101,9 @@ def kept(graph: Graph) -> tuple[Kept, ...]:
 def estimate(platform: str = PLATFORM) -> Saving | None:
     """The saving that reported builds suggest for `platform`; None where none is known. The largest reported trimmed build is taken."""
     catalogue = load("litert")
-    full = Usage(tuple(part(catalogue, r) for r in catalogue.rows if r.platform == platform and r.ships and r.category == "runtime" and not r.accelerators))
-    trimmed = [r for r in catalogue.rows if r.platform == platform and r.variant == "trimmed" and r.download_bytes]
+    here = [r for r in catalogue.rows if r.platform == platform]
+    full = Usage(tuple(part(catalogue, r) for r in here if r.ships and r.category == "runtime" and not r.accelerators))
+    trimmed = [r for r in here if r.variant == "trimmed" and r.download_bytes]
     if not full.parts or not trimmed:
         return None
     largest = max(trimmed, key=lambda row: row.download_bytes or 0)
@@ -137,7 +138,8 @@ def _registration(found: Iterable[Kept]) -> str:
         lines += ["}  // namespace tflite::ops::custom"]
     lines += ["", "void RegisterSelectedOps(::tflite::MutableOpResolver* resolver) {"]
     for k in builtin:
-        lines += [f"  resolver->AddBuiltin(::tflite::BuiltinOperator_{k.type}, ::tflite::ops::builtin::Register_{k.type}(), {k.min_version}, {k.max_version});"]
+        register = f"::tflite::ops::builtin::Register_{k.type}()"
+        lines += [f"  resolver->AddBuiltin(::tflite::BuiltinOperator_{k.type}, {register}, {k.min_version}, {k.max_version});"]
     for k in custom:
         register = f"::tflite::ops::custom::Register_{_identifier(k.type)}()"
         lines += [f'  resolver->AddCustom("{_escaped(k.type)}", {register}, {k.min_version}, {k.max_version});']
