@@ -69,10 +69,10 @@ def write(path: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> 
 
     Raises `UsageError` when the place cannot be written.
     """
-    entries = {name: _entry(files[name]) for name in sorted(files)}
-    document = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files=entries), order="deterministic"), indent=1)
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        _add(archive, MANIFEST, document)
+        entries = {name: _entry(files[name]) for name in sorted(files)}
+        document = msgspec.json.encode(msgspec.structs.replace(manifest, files=entries), order="deterministic")
+        _add(archive, MANIFEST, msgspec.json.format(document, indent=1))
         for name in entries:
             _add(archive, name, files[name])
 
@@ -144,7 +144,9 @@ def _check_schema(path: Path, data: bytes) -> None:
     except msgspec.DecodeError as error:
         raise BundleError(f"{path.name}: {MANIFEST}: {error}") from error
     if number != SCHEMA:
-        raise BundleError(f"{path.name}: bundle schema {number}, but this edgekit reads {SCHEMA}", "use the edgekit version that wrote it, or package again")
+        raise BundleError(
+            f"{path.name}: bundle schema {number}, but this edgekit reads {SCHEMA}", "use the edgekit version that wrote it, or package again"
+        )
 
 
 def _check_name(path: Path, info: zipfile.ZipInfo) -> None:

@@ -64,6 +64,7 @@ class _Built:
 
     artifact: Artifact
     point: Point
+    usage: Usage
     loss: tuple[OutputParity, ...]
 
 
@@ -165,9 +166,10 @@ def _measure(job: _Job, build: Callable[[Candidate], Artifact], candidate: Candi
         usage.total_bytes(limits.size_of),
         _fidelity_db(loss),
         min((output.top1 for output in loss if output.top1 is not None), default=None),
-        tuple(excess.message for excess in budget.check(usage, limits)),
+        _accelerated(job, artifact),
+        tuple(f"{excess.what} is {excess.over_bytes / 1e6:.2f} MB over" for excess in budget.check(usage, limits)),
     )
-    return _Built(artifact, point, loss)
+    return _Built(artifact, point, usage, loss)
 
 
 def _describe(job: _Job, best: _Built, plan: Plan, route: tuple[str, ...]) -> tuple[Outcome, dict[str, Path | bytes]]:
@@ -187,7 +189,7 @@ def _describe(job: _Job, best: _Built, plan: Plan, route: tuple[str, ...]) -> tu
         golden=Golden(names, random),
         verdicts=opset.check(graph, job.target),
         plan=plan,
-        usage=budget.usage(artifact.path, job.runtime),
+        usage=best.usage,
         loss=best.loss,
         sensitivity=tuple(Sensitivity(*row) for row in artifact.sensitivity),
         preprocess=job.options.preprocess,
@@ -207,6 +209,15 @@ def _judge(job: _Job, best: _Built, plan: Plan, manifest: Manifest) -> tuple[Fin
         if verdict.status == "unsupported" and verdict.delegate == job.target.delegates[0]:
             findings.append(Finding("error", "unsupported-operator", f"{verdict.type} ({verdict.name}): {verdict.reason}", verdict.suggestion))
     return tuple(findings)
+
+
+def _accelerated(job: _Job, artifact: Artifact) -> float:
+    """Share of the artifact's MACs that the planned delegate takes."""
+    if not job.target.delegates:
+        return 1.0
+    graph = job.backend.graph(artifact)
+    verdicts = opset.judge(graph, job.target.delegates[0], job.target.options)
+    return opset.summary(graph, verdicts)[0].macs_share
 
 
 def _fidelity_db(loss: Sequence[OutputParity]) -> float | None:

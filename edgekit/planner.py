@@ -32,7 +32,8 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     """A candidate after it was built and run here: bytes, and fidelity against the float source on held-out samples (measured).
 
     `sqnr_db` is that of the worst output, None when every output is exact; `top1` is absent where outputs are no class scores.
-    `excess` says which limits it breaks. `failed` is the reason when it could not be built.
+    `excess` says which limits it breaks. `failed` is the reason when it could not be built. `accelerated` is the share of the MACs that the
+    planned delegate takes.
     """
 
     candidate: Candidate
@@ -40,6 +41,7 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     total_bytes: int = 0
     sqnr_db: float | None = 0.0
     top1: float | None = None
+    accelerated: float = 1.0
     excess: tuple[str, ...] = ()
     failed: str = ""
 
@@ -74,6 +76,10 @@ class Plan(msgspec.Struct, frozen=True):
         return min(built, key=lambda point: point.total_bytes, default=None)
 
 
+LEAST_ACCELERATED = 0.5
+"""Share of the MACs that the planned delegate must take for a point to compete with those that it takes."""
+
+
 def tiers(
     target: Target, available: Sequence[str], precision: str, rounding: str, *, calibrated: bool
 ) -> tuple[list[list[Candidate]], dict[str, str]]:
@@ -104,9 +110,10 @@ def choose(points: Sequence[Point], tolerances: dict[str, Tolerance], prefer: Pr
     """The best fidelity among the points that fit (`fidelity`), or the smallest of those within the profile's tolerance (`size`).
 
     Ties on fidelity go to the smaller one. With `size`, when none is within tolerance, the most faithful that fits is chosen, and the caller
-    judges it.
+    judges it. A point that the planned delegate would leave to the slow path is chosen only when nothing else fits.
     """
     fitting = [i for i, point in enumerate(points) if point.fits]
+    fitting = [i for i in fitting if points[i].accelerated >= LEAST_ACCELERATED] or fitting
     good = [i for i in fitting if within(points[i], tolerances.get(points[i].candidate.precision))]
     if prefer == "size" and good:
         chosen = min(good, key=lambda i: (points[i].model_bytes, -points[i].fidelity_db))

@@ -67,3 +67,9 @@ def test_one_precision_is_one_candidate() -> None:
 def test_building_stops_when_fidelity_is_settled(prefer: planner.Prefer, settled: bool) -> None:
     assert planner.settled([point("fp32", 4000, None)], prefer) is settled
     assert not planner.settled([point("fp32", 4000, None, excess=("x",))], prefer)
+
+
+def test_a_point_off_the_accelerator_waits_for_the_others() -> None:
+    slow = Point(Candidate("w8a16"), 1000, 1100, 35.0, accelerated=0.0)
+    assert planner.choose([slow, point("w8a8", 900, 25.0)], {}, "fidelity").chosen == 1
+    assert planner.choose([slow, point("w8a8", 900, 25.0, excess=("x",))], {}, "fidelity").chosen == 0

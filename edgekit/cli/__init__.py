@@ -17,7 +17,6 @@ COMMANDS = (
     view.inspect,
     lab.compare,
     lab.drift,
-    package.embed,
     inventory.targets,
     inventory.devices,
     inventory.farm,

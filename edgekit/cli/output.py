@@ -47,7 +47,7 @@ def console(*, stderr: bool = False) -> Any:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, soft_wrap=not stream.isatty())
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else 120)
 
 
 def fail(error: EdgekitError, arguments: list[str] | None) -> int:
@@ -77,6 +77,8 @@ def progress() -> Iterator[Progress]:
         yield lambda done, of, what: bar.update(task, description=what, completed=done, total=of or None)
 
 
-def size(size_bytes: int) -> str:
-    """A size as reports print it: MB (10^6) and exact bytes."""
-    return f"{size_bytes / 1e6:.2f} MB ({size_bytes:,} B)"
+def width() -> int:
+    """Columns of the terminal, or 100 where there is none."""
+    import shutil
+
+    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100

@@ -1,4 +1,4 @@
-"""`edgekit package` and `edgekit embed`."""
+"""`edgekit package`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...
     from edgekit.preprocess import parse as parse_preprocess
 
     options = packager.Options(
-        inputs=dict(_shape(text) for text in inputs),
+        inputs=shapes(inputs),
         preprocess=parse_preprocess(preprocess) if preprocess else None,
         limits=Limits(
             max_total_bytes=parse_size(values["max_size"]) if values["max_size"] else None,
@@ -81,16 +81,9 @@ def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...
     return 0 if outcome.passed else 1
 
 
-@click.command(short_help="Generate an AAR, Swift package or C library from a bundle.")
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="Folder to create.")
-def embed(bundle: Path, out: Path) -> int:
-    """Write a library with a typed wrapper around BUNDLE, ready to add to an app or firmware project."""
-    from edgekit.embed import embed as write
-
-    for path in write(bundle, out):
-        click.echo(path)
-    return 0
+def shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """The shapes of `--input NAME=1x3x224x224`. Raises `UsageError`."""
+    return dict(_shape(text) for text in texts)
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -1,0 +1,85 @@
+"""What `edgekit compare` and `edgekit drift` print."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from edgekit import latency
+from edgekit.drift import Drift, Step
+from edgekit.parity import OutputParity
+from edgekit.report import Report, Run
+from edgekit.report.judging import ratio_text
+
+_AROUND = 5
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One bundle and device in both runs: SQNR (dB) by output against the float reference, before and after, and the verdict on latency."""
+
+    bundle: str
+    device: str
+    sqnr_db: dict[str, tuple[float | None, float | None]]
+    latency: latency.Comparison | None
+
+
+def rows(before: Run, after: Run, effect: float) -> list[Row]:
+    """The pairs of reports on one target and device that both runs hold."""
+    earlier = {_key(report): report for report in before.reports}
+    pairs = [(earlier[_key(report)], report) for report in after.reports if _key(report) in earlier]
+    return [_row(old, new, effect) for old, new in pairs]
+
+
+def show(found: list[Row]) -> None:
+    """Print the rows."""
+    for row in found:
+        click.echo(f"{row.bundle} on {row.device}")
+        for output, (old, new) in row.sqnr_db.items():
+            click.echo(f"  {output:<24} {_db(old)} -> {_db(new)} against the float reference")
+        if row.latency is None:
+            click.echo("  latency: one of the runs took none")
+        elif row.latency.outcome == "not comparable":
+            click.echo(f"  latency: not comparable: {'; '.join(row.latency.reasons)}")
+        else:
+            click.echo(f"  latency: {row.latency.outcome}: {ratio_text(row.latency)}")
+
+
+def show_drift(found: Drift, *, everything: bool) -> None:
+    """Print where the values part and how the error grows."""
+    click.echo(f"{found.bundle} on {found.device}, sample {found.sample}: {len(found.steps)} tensors compared")
+    if found.first is None:
+        click.echo("no operator is out of bounds")
+    else:
+        step = found.steps[found.first]
+        click.echo(f"first out of bounds: operator {step.operator} {step.type}, tensor {step.tensor}")
+        click.echo(f"  {step.parts}")
+    start = 0 if everything or found.first is None else max(0, found.first - _AROUND)
+    end = len(found.steps) if everything else start + 2 * _AROUND + 1
+    for step in found.steps[start:end]:
+        click.echo(f"  {'!' if step.parts else ' '} {step.operator:>4} {step.type:<24} {_step(step)}  {step.tensor[:60]}")
+
+
+def _key(report: Report) -> tuple[str, str]:
+    return report.bundle.target, report.device.identity or report.device.name
+
+
+def _row(old: Report, new: Report, effect: float) -> Row:
+    verdict = latency.compare(old.latency, new.latency, limits=latency.Limits(effect=effect)) if old.latency and new.latency else None
+    before, after = _outputs(old), _outputs(new)
+    figures = {name: (before[name].sqnr_db, after[name].sqnr_db) for name in before if name in after}
+    return Row(new.bundle.name, new.device.name, figures, verdict)
+
+
+def _outputs(report: Report) -> dict[str, OutputParity]:
+    found = next((c for c in report.comparisons if c.against == "reference"), None)
+    return {output.name: output for output in found.outputs} if found else {}
+
+
+def _step(step: Step) -> str:
+    if step.parity.identical:
+        return "identical       "
+    return f"{_db(step.parity.sqnr_db)} max {step.parity.max_abs or 0:.3g}"
+
+
+def _db(value: float | None) -> str:
+    return "  exact  " if value is None else f"{value:6.1f} dB"

@@ -1,0 +1,131 @@
+"""What `edgekit inspect` gathers and prints."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from edgekit import bundle, formats, opset, plugins
+from edgekit import target as targets
+from edgekit.backends import Artifact, Backend, Candidate
+from edgekit.budget import breakdown
+from edgekit.cli import output
+from edgekit.formats import Shapes
+from edgekit.graph import Graph
+from edgekit.opset import Summary, Verdict
+from edgekit.report.wording import size
+from edgekit.target import Target
+from edgekit.tensors import Signature, TensorSpec
+
+_LARGEST = 12
+_BAR = 24
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    """A model or bundle seen from outside and inside. `verdicts` are empty without a target, `graph` null where the format lists no operators."""
+
+    name: str
+    format: str
+    signature: Signature
+    graph: Graph | None
+    verdicts: tuple[Verdict, ...] = ()
+    summaries: tuple[Summary, ...] = ()
+    target: str = ""
+    notices: tuple[str, ...] = ()
+
+
+def of_model(reference: str, inputs: Shapes, target_name: str | None) -> Inspection:
+    """Open a model and read its operators; they are judged when the target's artifacts have the model's format."""
+    model = formats.open(reference, inputs)
+    module = formats.module(model.format)
+    graph: Graph | None = module.graph(model) if hasattr(module, "graph") else None
+    if target_name is None:
+        return Inspection(model.name, model.format, model.signature, graph, notices=model.notices)
+    target = targets.load(target_name)
+    backend: Backend = plugins.load("edgekit.backends", target.backend)
+    if graph is None or model.format not in backend.accepts:
+        notice = f"verdicts are for the final artifact: package the model for {target.name}, then inspect the bundle"
+        return Inspection(model.name, model.format, model.signature, graph, target=target.name, notices=(*model.notices, notice))
+    return _judged(model.name, model.format, model.signature, graph, target, model.notices)
+
+
+def of_bundle(path: Path, target_name: str | None) -> Inspection:
+    """Read a bundle's artifact, judged for its own target or another one."""
+    with bundle.open(path) as opened, tempfile.TemporaryDirectory() as scratch:
+        manifest = opened.manifest
+        opened.extract(manifest.artifact.main, Path(scratch))
+        backend: Backend = plugins.load("edgekit.backends", manifest.target.backend)
+        main = Path(scratch, Path(manifest.artifact.main).name)
+        artifact = Artifact(main, manifest.artifact.format, manifest.signature, Candidate(manifest.artifact.precision))
+        target = targets.load(target_name) if target_name else manifest.target
+        return _judged(path.name, artifact.format, manifest.signature, backend.graph(artifact), target, manifest.notices)
+
+
+def show(found: Inspection, *, operators: bool) -> None:
+    """Print an inspection for a person."""
+    click.echo(f"{found.name}  {found.format}")
+    for kind, specs in (("input", found.signature.inputs), ("output", found.signature.outputs)):
+        for spec in specs:
+            click.echo(f"  {kind:<7} {spec.name}  {_spec(spec)}")
+    if found.graph is not None:
+        _show_graph(found.graph)
+        _show_verdicts(found)
+        output.console().print(_table(found, found.graph, everything=operators))
+    for notice in found.notices:
+        click.echo(f"note: {notice}", err=True)
+
+
+def _judged(name: str, format_name: str, signature: Signature, graph: Graph, target: Target, notices: Sequence[str]) -> Inspection:
+    verdicts = opset.check(graph, target)
+    return Inspection(name, format_name, signature, graph, verdicts, opset.summary(graph, verdicts), target.name, tuple(notices))
+
+
+def _spec(spec: TensorSpec) -> str:
+    scale = "" if spec.scale is None else f"  scale {spec.scale:.6g}, zero point {spec.zero_point}"
+    return f"{spec.dtype}[{'x'.join(map(str, spec.shape))}]{' ' + spec.layout if spec.layout else ''}{scale}"
+
+
+def _show_graph(graph: Graph) -> None:
+    counts = Counter(operator.type for operator in graph.operators)
+    click.echo(f"  size    {size(graph.file_bytes)}")
+    click.echo(f"  MACs    {graph.macs / 1e6:.1f} M in {len(graph.operators)} operators")
+    click.echo(f"  types   {', '.join(f'{count} {kind}' for kind, count in counts.most_common())}")
+
+
+def _show_verdicts(found: Inspection) -> None:
+    for summary in found.summaries:
+        total = summary.accelerated + summary.fallback + summary.unsupported
+        parts = f"{summary.accelerated} of {total} operators, {summary.macs_share:.0%} of the MACs, in {summary.partitions} parts"
+        click.echo(f"  {summary.delegate:<7} {parts}")
+    seen: set[tuple[str, str, str]] = set()
+    for verdict in found.verdicts:
+        key = (verdict.delegate, verdict.type, verdict.reason)
+        if verdict.status != "accelerated" and key not in seen:
+            seen.add(key)
+            count = sum((v.delegate, v.type, v.reason) == key for v in found.verdicts)
+            click.echo(f"    {verdict.status}: {verdict.delegate}: {count} x {verdict.type}, first {verdict.name}: {verdict.reason}")
+            if verdict.suggestion:
+                click.echo(f"      {verdict.suggestion}")
+
+
+def _table(found: Inspection, graph: Graph, *, everything: bool) -> Any:
+    from rich.table import Table
+
+    rows = breakdown.layers(graph)
+    shown = sorted(rows, key=lambda row: row.operator) if everything else rows[:_LARGEST]
+    planned = {v.operator: v for v in found.verdicts if v.delegate == found.verdicts[0].delegate} if found.verdicts else {}
+    table = Table(box=None, padding=(0, 1, 0, 2), header_style="dim")
+    for name in ("#", "operator", "bytes", "share", "", "MACs", "verdict", "name"):
+        table.add_column(name, justify="right" if name in ("#", "bytes", "share", "MACs") else "left", no_wrap=True)
+    for row in shown:
+        bar = "█" * round(_BAR * row.share)
+        verdict = planned[row.operator].status if row.operator in planned else ""
+        number = str(row.operator) if row.operator >= 0 else ""
+        table.add_row(number, row.type, f"{row.constant_bytes:,}", f"{row.share:.1%}", bar, f"{row.macs / 1e6:.1f} M" if row.macs else "", verdict, row.name)
+    return table

@@ -1,0 +1,112 @@
+"""What `edgekit package` says: what was chosen, what was traded, what it weighs, what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from edgekit.cli import output
+from edgekit.manifest import Manifest
+from edgekit.opset import Verdict
+from edgekit.packager import Outcome
+from edgekit.planner import Plan, Point
+from edgekit.report.wording import size
+
+_WORST = 5
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """The outcome as one JSON document."""
+    return {
+        "passed": outcome.passed,
+        "bundle": str(outcome.bundle) if outcome.bundle else None,
+        "unchanged": outcome.unchanged,
+        "findings": outcome.findings,
+        "manifest": outcome.manifest,
+    }
+
+
+def show(outcome: Outcome) -> None:
+    """Print the outcome for a person: data to stdout, talk to stderr."""
+    manifest = outcome.manifest
+    console = output.console()
+    console.print(_title(outcome), markup=False)
+    console.print(_candidates(manifest.plan))
+    console.print(_usage(manifest))
+    for line in _placement(manifest):
+        click.echo(f"  {line}")
+    for row in manifest.sensitivity[:_WORST]:
+        click.echo(f"  sensitive   {row.operator}: {row.loss_db:.1f} dB ({row.reason})")
+    for notice in manifest.notices:
+        click.echo(f"note: {notice}", err=True)
+    for finding in outcome.findings:
+        click.echo(f"{finding.severity}: {finding.message}", err=True)
+        if finding.hint:
+            click.echo(f"hint: {finding.hint}", err=True)
+    if outcome.bundle:
+        click.echo(str(outcome.bundle))
+        click.echo(f"next: edgekit test {outcome.bundle} --device {_device(manifest)}", err=True)
+
+
+def _title(outcome: Outcome) -> str:
+    manifest = outcome.manifest
+    state = "UNCHANGED" if outcome.unchanged else "PACKAGED" if outcome.passed else "OUT OF BOUNDS"
+    route = f" ({', '.join(manifest.source.route)})" if manifest.source.route else ""
+    return f"{state}  {manifest.source.name} for {manifest.target.name}: {manifest.artifact.precision}, {size(manifest.artifact.bytes)}{route}"
+
+
+def _candidates(plan: Plan) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 2), header_style="dim")
+    for name in ("precision", "model", "total", "SQNR", "top-1", "accelerated", ""):
+        table.add_column(name, justify="left" if name in ("precision", "") else "right")
+    for number, point in enumerate(plan.points):
+        table.add_row(*_point(point, chosen=number == plan.chosen))
+    for precision, reason in plan.skipped.items():
+        table.add_row(precision, *[""] * 5, reason)
+    return table
+
+
+def _point(point: Point, *, chosen: bool) -> tuple[str, ...]:
+    if point.failed:
+        return (point.candidate.precision, *[""] * 5, f"cannot be built: {point.failed}")
+    sqnr = "exact" if point.sqnr_db is None else f"{point.sqnr_db:.1f} dB"
+    top1 = "" if point.top1 is None else f"{point.top1:.1%}"
+    remark = "chosen" if chosen else "; ".join(point.excess)
+    sizes = (f"{point.model_bytes / 1e6:.2f} MB", f"{point.total_bytes / 1e6:.2f} MB")
+    return (point.candidate.precision, *sizes, sqnr, top1, f"{point.accelerated:.0%}", remark)
+
+
+def _usage(manifest: Manifest) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 2), header_style="dim")
+    for name in ("part", "installed", "download", "kind"):
+        table.add_column(name, justify="left" if name in ("part", "kind") else "right")
+    for part in manifest.usage.parts:
+        table.add_row(part.name, size(part.installed_bytes), size(part.download_bytes), part.kind)
+    table.add_row("total", *(size(manifest.usage.total_bytes(of)) for of in ("installed", "download")), "")
+    return table
+
+
+def _placement(manifest: Manifest) -> list[str]:
+    lines = []
+    for delegate in manifest.target.delegates:
+        verdicts = [v for v in manifest.verdicts if v.delegate == delegate]
+        taken = sum(v.status == "accelerated" for v in verdicts)
+        lines.append(f"{delegate:<10}  {taken} of {len(verdicts)} operators accelerated{_left(verdicts)}")
+    return lines
+
+
+def _left(verdicts: list[Verdict]) -> str:
+    left: dict[str, int] = {}
+    for verdict in verdicts:
+        if verdict.status != "accelerated":
+            left[verdict.type] = left.get(verdict.type, 0) + 1
+    return f"; not: {', '.join(f'{count} {kind}' for kind, count in sorted(left.items()))}" if left else ""
+
+
+def _device(manifest: Manifest) -> str:
+    return {"android": "adb: (a phone), or virtual:android-arm64", "linux": "ssh:USER@HOST"}.get(manifest.target.os, "local:")

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from edgekit import bundle, target
+from edgekit.budget import Part, Usage
+from edgekit.errors import BundleError, UsageError
+from edgekit.manifest import ArtifactEntry, Golden, Manifest, Source
+from edgekit.planner import Plan
+from edgekit.tensors import Signature, TensorSpec
+
+FILES: dict[str, Path | bytes] = {"artifact/m.tflite": b"weights" * 100, "golden/inputs/000-0.raw": b"\0" * 16, "trim/ops.txt": b"CONV_2D 3"}
+
+
+def manifest(**changes: object) -> Manifest:
+    signature = Signature((TensorSpec("x", (1, 4), "float32"),), (TensorSpec("y", (1, 4), "float32"),))
+    fields: dict[str, object] = {
+        "edgekit": "0",
+        "name": "m",
+        "target": target.load("android-arm64"),
+        "source": Source("m", "tflite", "0" * 64),
+        "signature": signature,
+        "source_signature": signature,
+        "artifact": ArtifactEntry("artifact/m.tflite", "tflite", "fp32", 700, "0" * 64),
+        "golden": Golden(("a.png",), 0),
+        "verdicts": (),
+        "plan": Plan((), None, "fidelity"),
+        "usage": Usage((Part("m.tflite", "model", 700, 100, "measured"),)),
+        "loss": (),
+    }
+    return Manifest(**(fields | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "m.edgekit"
+    bundle.write(path, manifest(), FILES)
+    return path
+
+
+def rewrite(path: Path, change: dict[str, bytes | None], *, attributes: int = 0o644) -> Path:
+    """Copy a bundle with entries changed, added, or (None) left out, without touching its manifest."""
+    out = path.with_name("changed.edgekit")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as sink:
+        content = {info.filename: source.read(info) for info in source.infolist()} | change
+        for name, data in content.items():
+            if data is not None:
+                info = zipfile.ZipInfo(name)
+                info.external_attr = (attributes if name in change else 0o644) << 16
+                sink.writestr(info, data, zipfile.ZIP_DEFLATED)
+    return out
+
+
+def test_what_is_written_is_read(written: Path, tmp_path: Path) -> None:
+    with bundle.open(written) as opened:
+        assert opened.read("artifact/m.tflite") == FILES["artifact/m.tflite"]
+        assert opened.manifest.artifact.precision == "fp32"
+        assert opened.extract("artifact/m.tflite", tmp_path / "out") == [tmp_path / "out" / "m.tflite"]
+        assert opened.extract("golden", tmp_path / "out") == [tmp_path / "out" / "golden" / "inputs" / "000-0.raw"]
+
+
+def test_the_same_content_gives_the_same_bytes(written: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.edgekit"
+    reordered = dict(reversed(list(FILES.items())))
+    (tmp_path / "on-disk").write_bytes(b"weights" * 100)
+    bundle.write(again, manifest(), reordered | {"artifact/m.tflite": tmp_path / "on-disk"})
+    assert again.read_bytes() == written.read_bytes()
+
+
+def test_a_damaged_file_is_named(written: Path) -> None:
+    changed = rewrite(written, {"golden/inputs/000-0.raw": b"\1" * 16})
+    with pytest.raises(BundleError, match=r"golden/inputs/000-0\.raw does not match its checksum") as caught:
+        bundle.open(changed)
+    assert caught.value.exit_code == 7
+
+
+def test_a_file_that_unpacks_to_more_than_stated_is_refused(written: Path) -> None:
+    with pytest.raises(BundleError, match="unpacks to more than the 16 bytes"):
+        bundle.open(rewrite(written, {"golden/inputs/000-0.raw": b"\0" * 50_000_000}))
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\evil", "C:evil", "a//b", ""])
+def test_no_name_leaves_the_bundle(written: Path, name: str) -> None:
+    with pytest.raises(BundleError):
+        bundle.open(rewrite(written, {name: b"x"}))
+
+
+def test_a_symbolic_link_is_refused(written: Path) -> None:
+    with pytest.raises(BundleError, match="symbolic link"):
+        bundle.open(rewrite(written, {"artifact/link": b"/etc/passwd"}, attributes=stat.S_IFLNK | 0o777))
+
+
+@pytest.mark.parametrize("change", [{"artifact/extra": b"x"}, {"artifact/m.tflite": None}])
+def test_the_files_are_those_of_the_manifest(written: Path, change: dict[str, bytes | None]) -> None:
+    with pytest.raises(BundleError, match="listed in manifest.json"):
+        bundle.open(rewrite(written, change))
+
+
+def test_a_newer_schema_is_told(written: Path) -> None:
+    with zipfile.ZipFile(written) as archive:
+        document = json.loads(archive.read("manifest.json")) | {"schema": 99, "unknown": 1}
+    with pytest.raises(BundleError, match="bundle schema 99") as caught:
+        bundle.open(rewrite(written, {"manifest.json": json.dumps(document).encode()}))
+    assert caught.value.exit_code == 7
+
+
+@pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\3\4" + b"\0" * 100])
+def test_what_is_no_bundle_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.edgekit"
+    path.write_bytes(data)
+    with pytest.raises(BundleError):
+        bundle.open(path)
+
+
+def test_a_truncated_bundle_is_refused(written: Path, tmp_path: Path) -> None:
+    data = written.read_bytes()
+    for cut in range(0, len(data), 97):
+        (tmp_path / "cut.edgekit").write_bytes(data[:cut])
+        with pytest.raises(BundleError):
+            bundle.open(tmp_path / "cut.edgekit")
+
+
+def test_every_single_flipped_byte_is_found_or_harmless(written: Path, tmp_path: Path) -> None:
+    data = written.read_bytes()
+    for at in range(0, len(data), 31):
+        changed = bytearray(data)
+        changed[at] ^= 0x55
+        (tmp_path / "flipped.edgekit").write_bytes(bytes(changed))
+        try:
+            with bundle.open(tmp_path / "flipped.edgekit") as opened:
+                assert hashlib.sha256(opened.read("artifact/m.tflite")).digest() == hashlib.sha256(b"weights" * 100).digest()
+        except BundleError:
+            pass
+
+
+def test_a_missing_bundle_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such bundle"):
+        bundle.open(tmp_path / "none.edgekit")
+
+
+def test_nothing_half_written_is_left(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot write"):
+        bundle.write(tmp_path / "m.edgekit", manifest(), {"artifact/m.tflite": b"x"} | {"gone": tmp_path / "gone"})
+    assert list(tmp_path.iterdir()) == []
