@@ -116,6 +116,7 @@ def _load(job: Job, folder: Path, progress: _Progress) -> Executable:
 
 
 def _run_samples(job: Job, job_folder: Path, result_folder: Path, loaded: Executable, progress: _Progress) -> None:
+    progress.enter("output")
     (result_folder / "outputs").mkdir(exist_ok=True)
     states: dict[str, Array] = {}
     for sample in range(len(job.samples)):
