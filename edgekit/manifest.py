@@ -32,7 +32,10 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class ArtifactEntry(msgspec.Struct, frozen=True):
-    """What the runtime loads. `main` is a file or folder of the bundle; `runtime_names` maps source names to the runtime's where they differ."""
+    """What the runtime loads. `main` is a file or folder of the bundle; `runtime_names` maps source names to the runtime's where they differ.
+
+    `steps` are the quantization steps behind float outputs of a quantized artifact, by name.
+    """
 
     main: str
     format: str
@@ -40,6 +43,7 @@ class ArtifactEntry(msgspec.Struct, frozen=True):
     bytes: int
     sha256: str
     runtime_names: dict[str, str] = {}
+    steps: dict[str, float] = {}
 
 
 class Golden(msgspec.Struct, frozen=True):

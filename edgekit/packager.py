@@ -13,6 +13,7 @@ from edgekit.backends import Artifact, Backend, Context
 from edgekit.budget import Limits, Part
 from edgekit.errors import ConversionError, UsageError, close_match
 from edgekit.formats import Model, Session
+from edgekit.graph import Graph
 from edgekit.manifest import ArtifactEntry, Golden, Manifest, Sensitivity, Source, golden_file
 from edgekit.parity import Finding, OutputParity
 from edgekit.planner import Candidate, Plan, Point, Prefer
@@ -22,6 +23,8 @@ from edgekit.target import Target, Tolerance
 from edgekit.tensors import Arrays, raw_bytes
 
 Progress = Callable[[int, int, str], None]
+
+DEQUANTIZE = frozenset({"DEQUANTIZE", "DequantizeLinear"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +170,7 @@ def _measure(job: _Job, build: Callable[[Candidate], Artifact], candidate: Candi
         _fidelity_db(loss),
         min((output.top1 for output in loss if output.top1 is not None), default=None),
         _accelerated(job, artifact),
-        tuple(f"{excess.what} is {excess.over_bytes / 1e6:.2f} MB over" for excess in budget.check(usage, limits)),
+        excess=tuple(f"{excess.what} is {excess.over_bytes / 1e6:.2f} MB over" for excess in budget.check(usage, limits)),
     )
     return _Built(artifact, point, usage, loss)
 
@@ -185,7 +188,7 @@ def _describe(job: _Job, best: _Built, plan: Plan, route: tuple[str, ...]) -> tu
         source=Source(source.name, source.format, source.digest, route),
         signature=artifact.signature,
         source_signature=source.signature,
-        artifact=_artifact_entry(artifact),
+        artifact=_artifact_entry(artifact, graph),
         golden=Golden(names, random),
         verdicts=opset.check(graph, job.target),
         plan=plan,
@@ -234,12 +237,25 @@ def _tolerances(job: _Job) -> dict[str, Tolerance]:
     return job.target.tolerance.quantization
 
 
-def _artifact_entry(artifact: Artifact) -> ArtifactEntry:
+def _artifact_entry(artifact: Artifact, graph: Graph) -> ArtifactEntry:
     path = artifact.path
     size = path.stat().st_size if path.is_file() else sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
     return ArtifactEntry(
-        f"artifact/{path.name}", artifact.format, artifact.candidate.precision, size, fingerprint.of_path(path), artifact.runtime_names
+        f"artifact/{path.name}",
+        artifact.format,
+        artifact.candidate.precision,
+        size,
+        fingerprint.of_path(path),
+        artifact.runtime_names,
+        _output_steps(artifact, graph),
     )
+
+
+def _output_steps(artifact: Artifact, graph: Graph) -> dict[str, float]:
+    """The quantization step behind each float output that a DEQUANTIZE gives out, by name: two right kernels may differ by one."""
+    scales = {o.outputs[0]: graph.tensors[o.inputs[0]].scale for o in graph.operators if o.type in DEQUANTIZE and o.outputs and o.inputs}
+    rows = zip(artifact.signature.outputs, graph.outputs, strict=False)
+    return {spec.name: scales[index][0] for spec, index in rows if spec.scale is None and len(scales.get(index, ())) == 1}
 
 
 def _artifact_files(path: Path) -> dict[str, Path | bytes]:

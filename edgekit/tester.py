@@ -103,7 +103,7 @@ def compare(opened: Bundle, outputs: Sequence[Arrays]) -> tuple[Comparison, ...]
         names = manifest.golden.samples[part]
         if not names:
             continue
-        device_loss = parity.compare_all(host[part], outputs[part], reference_specs=specs)
+        device_loss = parity.compare_all(host[part], outputs[part], reference_specs=specs, steps=manifest.artifact.steps)
         found.append(Comparison("host", kind, names, device_loss, manifest.target.tolerance.device))
         whole_loss = parity.compare_all(reference[part], outputs[part], reference_specs=source, other_specs=specs)
         # random inputs of a quantized model leave the calibrated ranges: they prove the device, not the quantization

@@ -12,7 +12,7 @@ TOLERANCES = {"w8": Tolerance(min_sqnr_db=20.0), "w8a8": Tolerance(min_sqnr_db=2
 def point(
     precision: str, model_bytes: int, sqnr_db: float | None, *, excess: tuple[str, ...] = (), failed: str = "", top1: float | None = None
 ) -> Point:
-    return Point(Candidate(precision), model_bytes, model_bytes + 100, sqnr_db, top1, excess, failed)
+    return Point(Candidate(precision), model_bytes, model_bytes + 100, sqnr_db, top1, excess=excess, failed=failed)
 
 
 def test_the_most_faithful_that_fits_wins() -> None:

@@ -25,6 +25,7 @@ from edgekit.tensors import Signature, TensorSpec
 
 _LARGEST = 12
 _BAR = 24
+_NAME = 48
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -103,15 +104,18 @@ def _show_verdicts(found: Inspection) -> None:
         total = summary.accelerated + summary.fallback + summary.unsupported
         parts = f"{summary.accelerated} of {total} operators, {summary.macs_share:.0%} of the MACs, in {summary.partitions} parts"
         click.echo(f"  {summary.delegate:<7} {parts}")
-    seen: set[tuple[str, str, str]] = set()
-    for verdict in found.verdicts:
-        key = (verdict.delegate, verdict.type, verdict.reason)
-        if verdict.status != "accelerated" and key not in seen:
-            seen.add(key)
-            count = sum((v.delegate, v.type, v.reason) == key for v in found.verdicts)
-            click.echo(f"    {verdict.status}: {verdict.delegate}: {count} x {verdict.type}, first {verdict.name}: {verdict.reason}")
-            if verdict.suggestion:
-                click.echo(f"      {verdict.suggestion}")
+    left = [v for v in found.verdicts if v.status != "accelerated"]
+    for kind in dict.fromkeys((v.delegate, v.status, v.type) for v in left):
+        group = [v for v in left if (v.delegate, v.status, v.type) == kind]
+        click.echo(f"    {kind[1]}: {kind[0]}: {len(group)} x {kind[2]}, first {tail(group[0].name)}: {group[0].reason}")
+        if group[0].suggestion:
+            click.echo(f"      {group[0].suggestion}")
+
+
+def tail(name: str) -> str:
+    """The last part of a long operator name."""
+    last = name.rpartition(";")[2] or name
+    return last if len(last) <= _NAME else f"…{last[-_NAME:]}"
 
 
 def _table(found: Inspection, graph: Graph, *, everything: bool) -> Any:
@@ -127,5 +131,5 @@ def _table(found: Inspection, graph: Graph, *, everything: bool) -> Any:
         bar = "█" * round(_BAR * row.share)
         verdict = planned[row.operator].status if row.operator in planned else ""
         number = str(row.operator) if row.operator >= 0 else ""
-        table.add_row(number, row.type, f"{row.constant_bytes:,}", f"{row.share:.1%}", bar, f"{row.macs / 1e6:.1f} M" if row.macs else "", verdict, row.name)
+        table.add_row(number, row.type, f"{row.constant_bytes:,}", f"{row.share:.1%}", bar, f"{row.macs / 1e6:.1f} M" if row.macs else "", verdict, tail(row.name))
     return table
