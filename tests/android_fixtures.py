@@ -117,7 +117,7 @@ def free_port() -> int:
         return port
 
 
-@pytest.fixture(scope="module", params=ADB_KINDS)
+@pytest.fixture(scope="module", params=["bundled", pytest.param("system", marks=pytest.mark.slow)])
 def adb(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adb]:
     """A private adb server, once for each adb program."""
     require_device()

@@ -145,6 +145,16 @@ def test_device_hung_for_good_is_freed_by_a_new_connection(adb: Adb, phone: Runn
     assert adb.on(phone, "push", str(blob), TARGET).returncode == 0
 
 
+def test_device_hung_at_the_handshake_is_not_connected(adb: Adb, start_phone: StartPhone) -> None:
+    silent = start_phone(faults=Faults(events=(Fault("connect", "hang"),)), connect=False)
+    with pytest.raises(subprocess.TimeoutExpired):
+        adb.run("connect", silent.address, timeout_s=0.7)
+    assert adb.state(silent) != "device"
+    adb.run("disconnect", silent.address)
+    adb.connect(silent)
+    assert adb.on(silent, "shell", "echo hi").stdout == b"hi\n"
+
+
 def test_killed_program_ends_by_signal_9(adb: Adb, phone: RunningDevice) -> None:
     android.set_faults(phone.serial, Faults(events=(Fault("run", "kill", match="sleep", after_s=0.2),)))
     assert adb.on(phone, "shell", "echo other").returncode == 0
@@ -195,6 +205,7 @@ def test_device_that_takes_any_key_is_authorized(adb: Adb, start_phone: StartPho
     assert adb.on(asking, "shell", "echo hi").stdout == b"hi\n"
 
 
+@pytest.mark.slow
 def test_temperature_and_clocks_follow_their_stories(adb: Adb, start_phone: StartPhone) -> None:
     story = Faults(temperature_mc=((0, 30_000), (1.0, 50_000)), clock_khz=((0, 0), (0.5, 900_000)))
     warm = start_phone(DeviceOptions(cores=2), story)
