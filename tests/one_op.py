@@ -78,6 +78,39 @@ def dense(dtype: str, *, weights: str = "", scale: Any = 0.05, bias: bool = True
     return net.pack([x] if constant else [x, w], [y])
 
 
+def transposed(dtype: str, *, weights: str = "", scale: Any = 0.05, bias: bool = False) -> bytes:
+    net = Net()
+    x, y = port(net, "x", (1, 4, 4, 4), dtype), port(net, "y", (1, 8, 8, 4), dtype, 0.5)
+    w, shape = values(net, "w", (4, 2, 2, 4), weights or dtype, scale), integers(net, "shape", [1, 8, 8, 4])
+    b_scale = np.atleast_1d(scale) * 0.05 if dtype in QUANTIZED else None
+    biases = [net.constant("b", np.zeros(4, "float32" if dtype == "float32" else "int32"), scale=b_scale)] if bias else []
+    net.add("TRANSPOSE_CONV", [shape, w, x, *biases], [y], version=3, table="TransposeConvOptions", strideW=2, strideH=2)
+    return net.pack([x], [y])
+
+
+def parts(dtype: str, count: int) -> bytes:
+    net = Net()
+    x, outputs = port(net, "x", (1, 2 * count), dtype), [port(net, f"y{i}", (1, 2), dtype) for i in range(count)]
+    net.add("SPLIT", [integers(net, "axis", 1), x], outputs, version=2, table="SplitOptions", numSplits=count)
+    return net.pack([x], outputs)
+
+
+def matmul(dtype: str, *, constant: str = "", rank: int = 3) -> bytes:
+    net, lead = Net(), (2,) * (rank - 2)
+    x, y = port(net, "x", (*lead, 4, 8), dtype), port(net, "y", (*lead, 4, 4), dtype, 0.5)
+    w = values(net, "w", (*lead, 8, 4), constant, [0.05]) if constant else port(net, "w", (*lead, 8, 4), dtype)
+    net.add("BATCH_MATMUL", [x, w], [y], version=2, table="BatchMatMulOptions")
+    return net.pack([x] if constant else [x, w], [y])
+
+
+def prelu(dtype: str, *, constant: bool = True) -> bytes:
+    net = Net()
+    x, y = port(net, "x", (1, 4, 4, 4), dtype), port(net, "y", (1, 4, 4, 4), dtype)
+    slope = values(net, "slope", (1, 1, 4), dtype) if constant else port(net, "slope", (1, 1, 4), dtype)
+    net.add("PRELU", [x, slope], [y])
+    return net.pack([x] if constant else [x, slope], [y])
+
+
 def joined(dtype: str, count: int) -> bytes:
     net = Net()
     inputs = [port(net, f"x{i}", (1, 4), dtype) for i in range(count)]
@@ -139,6 +172,17 @@ def cases() -> Iterator[tuple[str, bytes]]:
             yield f"{kind} {dtype} without bias", convolution(kind, dtype, bias=False)
             yield f"{kind} {dtype} per channel", convolution(kind, dtype, scale=[0.1, 0.2, 0.3, 0.4])
             yield f"{kind} {dtype} weights given", convolution(kind, dtype, constant=False)
+        if dtype != "int16":
+            yield f"TRANSPOSE_CONV {dtype}", transposed(dtype)
+            yield f"TRANSPOSE_CONV {dtype} bias", transposed(dtype, bias=True)
+            yield f"TRANSPOSE_CONV {dtype} per channel", transposed(dtype, scale=[0.1, 0.2, 0.3, 0.4], bias=True)
+            yield f"PRELU {dtype}", prelu(dtype)
+            yield f"PRELU {dtype} slope given", prelu(dtype, constant=False)
+        for rank in (2, 3, 4):
+            yield f"BATCH_MATMUL {dtype} rank {rank}", matmul(dtype, rank=rank)
+            yield f"BATCH_MATMUL {dtype} rank {rank} constant", matmul(dtype, rank=rank, constant=dtype)
+        for count in (2, 3, 4, 5):
+            yield f"SPLIT {dtype} {count}", parts(dtype, count)
         for count in (2, 3, 4, 5, 6):
             yield f"CONCATENATION {dtype} {count}", joined(dtype, count)
         if dtype != "int16":
@@ -156,6 +200,9 @@ def cases() -> Iterator[tuple[str, bytes]]:
     yield "CONV_2D hybrid", convolution("CONV_2D", "float32", weights="int8", scale=[0.1, 0.2, 0.3, 0.4])
     yield "CONV_2D hybrid per tensor", convolution("CONV_2D", "float32", weights="int8")
     yield "DEPTHWISE_CONV_2D hybrid", convolution("DEPTHWISE_CONV_2D", "float32", weights="int8", scale=[0.1, 0.2, 0.3, 0.4])
+    yield "TRANSPOSE_CONV hybrid", transposed("float32", weights="int8", scale=[0.1, 0.2, 0.3, 0.4])
+    yield "TRANSPOSE_CONV hybrid per tensor", transposed("float32", weights="int8")
+    yield "BATCH_MATMUL hybrid", matmul("float32", constant="int8")
     yield "FULLY_CONNECTED hybrid", dense("float32", weights="int8", scale=[0.1, 0.2, 0.3, 0.4])
     yield "FULLY_CONNECTED hybrid per tensor", dense("float32", weights="int8")
     for ratio in (2.0**-12, 2.0**-9, 1.0, 100.0, 300.0):

@@ -211,6 +211,21 @@ def test_fp16_weights_are_recognised_and_folded(tmp_path: Path) -> None:
     assert np.array_equal(formats.session(formats.open(str(path))).run(x)["scores"], formats.session(formats.open(str(plain))).run(x)["scores"])
 
 
+def test_a_float_copy_can_be_called_by_signature(tmp_path: Path) -> None:
+    from ai_edge_litert.interpreter import Interpreter
+
+    plain = tflite.to_float(dense_net(tmp_path, dtype="float16"), tmp_path / "plain.tflite")
+    assert Interpreter(str(plain)).get_signature_list() == {"serving_default": {"inputs": ["x"], "outputs": ["y"]}}
+
+
+def test_old_operator_codes_are_written_in_both_fields(tmp_path: Path) -> None:
+    source, plain = fetch.path("face-detection-short-range"), tflite.to_float(fetch.path("face-detection-short-range"), tmp_path / "plain.tflite")
+    old, new = (schema.Model.GetRootAs(path.read_bytes(), 0) for path in (source, plain))
+    assert old.OperatorCodes(0).BuiltinCode() == 0 and old.OperatorCodes(0).DeprecatedBuiltinCode() == schema.BuiltinOperator.CONV_2D
+    codes = [new.OperatorCodes(i) for i in range(new.OperatorCodesLength())]
+    assert all(c.BuiltinCode() == c.DeprecatedBuiltinCode() for c in codes) and codes[0].BuiltinCode() == schema.BuiltinOperator.CONV_2D
+
+
 def test_folded_constants_lie_on_16_byte_boundaries(tmp_path: Path) -> None:
     plain = tflite.to_float(dense_net(tmp_path, dtype="float16"), tmp_path / "plain.tflite")
     data = plain.read_bytes()

@@ -222,3 +222,24 @@ def test_all_delegates_have_an_answer_for_every_case() -> None:
     for _, data in one_op.cases():
         for delegate in DELEGATES:
             assert verdict(data, delegate, nnapi_feature_level=4).status in ("accelerated", "fallback", "unsupported")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe_name", ["dynamic_wi8_afp32", "weight_only_wi8_afp32", "static_wi8_ai8", "static_wi8_ai16"])
+@pytest.mark.parametrize("name", ["face-detection-short-range", "selfie-segmentation"])
+def test_xnnpack_verdicts_are_what_the_runtime_does_on_quantized_models(tmp_path: Path, name: str, recipe_name: str) -> None:
+    from ai_edge_quantizer import quantizer, recipe
+
+    source = tflite.to_float(fetch.path(name), tmp_path / "float.tflite")
+    job = quantizer.Quantizer(str(source), getattr(recipe, recipe_name)())
+    random = np.random.RandomState(0)
+    samples = [{s.name: random.rand(*s.shape).astype(np.float32) for s in tflite.open(str(source), {}).signature.inputs} for _ in range(2)]
+    ranges = job.calibrate({"serving_default": samples}) if "static" in recipe_name else None
+    job.quantize(ranges).export_model(str(tmp_path / "q.tflite"))
+    graph = tflite.graph(tmp_path / "q.tflite")
+    verdicts = opset.judge(graph, "xnnpack")
+    real, nodes = delegated.by_xnnpack(tmp_path / "q.tflite")
+    assert frozenset(v.operator for v in verdicts if v.status == "accelerated") == real
+    assert opset.summary(graph, verdicts)[0].partitions == nodes
+    kind = "int8" if recipe_name.endswith("ai8") else "int16-activations" if recipe_name.endswith("ai16") else "quantized-weights"
+    assert tflite.traits(tmp_path / "q.tflite") == {kind}

@@ -100,7 +100,7 @@ def traits(path: Path) -> frozenset[str]:
 
 def to_float(path: Path, out: Path) -> Path:
     """Write `path` with plain dense float32 weights to `out`: constants behind DENSIFY and DEQUANTIZE folded, their operators gone, and
-    MediaPipe's Convolution2DTransposeBias written as the built-in TRANSPOSE_CONV.
+    MediaPipe's Convolution2DTransposeBias written as the built-in TRANSPOSE_CONV. A file without a signature gets one of its tensor names.
 
     The two files compute the same. Raises `ConversionError` for a damaged file or one whose constants lie outside it.
     """
@@ -178,7 +178,8 @@ def _refuse_unknown(name: str, graph: Graph) -> None:
     kinds = ", ".join(sorted({o.type for o in unknown}))
     first = (flex or unknown)[0]
     what = "Select TensorFlow (Flex) operators" if flex else "operators that LiteRT does not have"
-    hint = "convert again with TFLITE_BUILTINS only, and replace this layer: the Flex library is not part of the runtime and adds about 8 MB to a download (reported)"
+    flex_cost = "the Flex library is not part of the runtime and adds about 8 MB to a download (reported)"
+    hint = f"convert again with TFLITE_BUILTINS only, and replace this layer: {flex_cost}"
     other = "replace this layer by built-in operators before exporting; a custom kernel exists only in the app that brings it"
     raise ConversionError(f"{name}: {what}: {kinds} (first: {first.type} at layer {first.name})", hint if flex else other)
 

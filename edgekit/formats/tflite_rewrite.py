@@ -23,6 +23,7 @@ def to_float(path: Path, out: Path) -> Path:
     def change(model: Any) -> None:
         _fold_constants(model)
         _use_builtin_transpose_conv(model)
+        _name_ends(model)
 
     return _rewrite(path, out, change)
 
@@ -45,6 +46,7 @@ def _rewrite(path: Path, out: Path, change: Callable[[Any], None]) -> Path:
     with tflite_reader.damage_refused(path.name):
         model = tflite_reader.schema().ModelT.InitFromObj(tflite_reader.schema().Model.GetRootAs(data, 0))
         _inline(model, data)
+        _modernize_codes(model)
         change(model)
         _drop_unused(model)
     packed = _pack(model)
@@ -63,6 +65,12 @@ def _inline(model: Any, data: bytes) -> None:
         if buffer.offset > 1:
             buffer.data = np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
         buffer.offset = buffer.size = 0
+
+
+def _modernize_codes(model: Any) -> None:
+    """Files from before 2020 have only the one-byte operator code; tools that read the newer field take every operator for an ADD."""
+    for code in model.operatorCodes:
+        code.builtinCode = max(code.builtinCode, code.deprecatedBuiltinCode)
 
 
 def _fold_constants(model: Any) -> None:
@@ -133,6 +141,16 @@ def _use_builtin_transpose_conv(model: Any) -> None:
             operator.builtinOptionsType = tflite_reader.schema().BuiltinOptions.TransposeConvOptions
             operator.builtinOptions = tflite_reader.schema().TransposeConvOptionsT(padding - 1, stride_w, stride_h)
             operator.customOptions = None
+
+
+def _name_ends(model: Any) -> None:
+    """Give a file without a SignatureDef one of its tensor names: quantizers call models by signature."""
+    graph, schema = model.subgraphs[0], tflite_reader.schema()
+    ends = [[(graph.tensors[i].name, int(i)) for i in _plain(found)] for found in (graph.inputs, graph.outputs)]
+    if model.signatureDefs or any(len(dict(named)) < len(named) for named in ends):
+        return
+    maps = [[schema.TensorMapT(name, index) for name, index in named] for named in ends]
+    model.signatureDefs = [schema.SignatureDefT(*maps, signatureKey="serving_default")]
 
 
 def _new_tensor(model: Any, graph: Any, values: Array) -> int:

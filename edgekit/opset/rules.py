@@ -52,6 +52,8 @@ def _count(_view: View, operator: Operator, rule: Rule) -> str | None:
     count = len(operator.inputs)
     if rule.inputs and not rule.inputs[0] <= count <= rule.inputs[1]:
         return f"{count} inputs, and it takes {rule.inputs[0]} to {rule.inputs[1]}" if rule.inputs[0] < rule.inputs[1] else f"{count} inputs"
+    if rule.outputs and not rule.outputs[0] <= len(operator.outputs) <= rule.outputs[1]:
+        return f"{len(operator.outputs)} outputs, and it gives {rule.outputs[0]} to {rule.outputs[1]}"
     present = [i for i in operator.inputs[: rule.required_inputs] if i >= 0]
     return "it has no bias" if len(present) < rule.required_inputs else None
 

@@ -31,6 +31,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact_version: int = 0
     min_level: int = 0
     inputs: tuple[int, int] | None = None
+    outputs: tuple[int, int] | None = None
     required_inputs: int = 0
     fused: tuple[str, ...] = ()
     static: dict[int, str] = {}
