@@ -88,7 +88,14 @@ class Weights:
         return message(2, tensor_type(dtype, array.shape)) + message(5, text(1, "@model_path/weights/weight.bin") + number(2, offset))
 
 
-def operation(kind: str, name: str, inputs: Mapping[str, Any], outputs: Sequence[bytes], attributes: Mapping[str, bytes] | None = None, blocks: Sequence[bytes] = ()) -> bytes:
+def operation(
+    kind: str,
+    name: str,
+    inputs: Mapping[str, Any],
+    outputs: Sequence[bytes],
+    attributes: Mapping[str, bytes] | None = None,
+    blocks: Sequence[bytes] = (),
+) -> bytes:
     """An `Operation`: an input is a name, a list of names, or an encoded `Value` (bytes)."""
     out = text(1, kind)
     for parameter, bound in inputs.items():
@@ -110,7 +117,9 @@ def feature(name: str, dtype: str, shape: Sequence[int]) -> bytes:
     return text(1, name) + message(3, message(5, sizes + number(2, FEATURES[dtype])))
 
 
-def model(inputs: Mapping[str, tuple[str, Sequence[int]]], outputs: Mapping[str, str], body: bytes, version: int = 8, opset: str = "CoreML7") -> bytes:
+def model(
+    inputs: Mapping[str, tuple[str, Sequence[int]]], outputs: Mapping[str, str], body: bytes, version: int = 8, opset: str = "CoreML7"
+) -> bytes:
     """A `Model` with one function; `inputs` name -> (dtype, shape), `outputs` name -> dtype."""
     taken = b"".join(message(1, named(name, dtype, shape)) for name, (dtype, shape) in inputs.items())
     function = taken + text(2, opset) + message(3, text(1, opset) + message(2, body))

@@ -17,11 +17,11 @@ from edgekit.virtual.coreml.interpreter import Tap
 from edgekit.virtual.coreml.session import Session
 
 
-def open(reference: str, inputs: Mapping[str, tuple[int, ...]]) -> Model:  # noqa: A001 (the word every format module uses)
+def open(reference: str, inputs: Mapping[str, tuple[int, ...]]) -> Model:
     """Open a package. `inputs` fixes shapes of inputs whose sizes are flexible.
 
-    Raises `UsageError` for an unknown input name, `BundleError` when the package is damaged, hostile or of a newer specification, `ConversionError` when it
-    is no ML Program or has an input that is no tensor.
+    Raises `UsageError` for an unknown input name, `BundleError` when the package is damaged, hostile or of a newer specification,
+    `ConversionError` when it is no ML Program or has an input that is no tensor.
     """
     package = packages.read(Path(reference))
     names = [feature.name for feature in package.program.features_in]
@@ -70,7 +70,9 @@ def _input(feature: spec.Feature, program: spec.Program, inputs: Mapping[str, tu
 
 def _dtype(feature: spec.Feature) -> str:
     if feature.dtype not in ("float16", "float32", "float64", "int8", "uint8", "int32"):
-        raise ConversionError(f"{feature.name} is a {feature.dtype}, not a tensor", "a classifier's label output has no place in a bundle: convert without class labels")
+        raise ConversionError(
+            f"{feature.name} is a {feature.dtype}, not a tensor", "a classifier's label output has no place in a bundle: convert without class labels"
+        )
     return feature.dtype
 
 

@@ -1,6 +1,6 @@
 """Constants decoded to what the kernels take: tensors, text, lists.
 
-Half-precision values are held in float32 on the half grid; integers wider than int32 or unsigned beyond 8 bits are held in a type that torch computes with.
+Half-precision values are held in float32 on the half grid; unsigned integers beyond 8 bits in a wider type that torch computes with.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _immediate(constant: spec.Constant) -> Any:
         raise BundleError(f"a literal of shape {list(kind.shape)} in the specification")
     if "bytes" in payload:
         return packed.unpack(payload["bytes"].get("values", b""), kind.dtype, kind.shape)
-    values = next((payload[name].get("values", []) for name in FIELDS if name in payload), [])
+    values: list[Any] = next((payload[name].get("values", []) for name in FIELDS if name in payload), [])
     if len(values) != elements:
         raise BundleError(f"a literal {kind.dtype}{list(kind.shape)} holds {len(values)} values")
     return np.array(values, np.dtype(kind.dtype) if kind.dtype in packed.WHOLE else np.int64).reshape(kind.shape)

@@ -37,7 +37,8 @@ WORDS = {
 class Hazard(msgspec.Struct, frozen=True):
     """One finding at one operator result: `kind` is a key of `WORDS`; `value` is the worst value (or the rank, or the size).
 
-    `stored` is the type that the program states: `overflow` in a float32 program is what half precision would do. `count` of `total` values, over all samples.
+    `stored` is the type that the program states: `overflow` in a float32 program is what half precision would do. `count` of `total` values,
+    over all samples.
     """
 
     kind: str

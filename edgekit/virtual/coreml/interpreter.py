@@ -19,8 +19,9 @@ Tap = Callable[[spec.Operation, spec.Named, Any, Any], None]
 MAX_LOOPS = 1_000_000
 
 MOVES = frozenset(
-    "reshape reshape_like expand_dims squeeze transpose flatten2d slice_by_index slice_by_size concat split stack reverse tile crop gather"
-    " depth_to_space space_to_depth pixel_shuffle pixel_unshuffle identity relu max_pool maximum minimum select gather_along_axis".split()
+    {"reshape", "reshape_like", "expand_dims", "squeeze", "transpose", "flatten2d", "slice_by_index", "slice_by_size", "concat", "split", "stack"}
+    | {"reverse", "tile", "crop", "gather", "gather_along_axis", "depth_to_space", "space_to_depth", "pixel_shuffle", "pixel_unshuffle", "identity"}
+    | {"relu", "max_pool", "maximum", "minimum", "select"}
 )
 """Operators whose results are some of their operands' values: rounding them again would change nothing."""
 
@@ -59,7 +60,14 @@ def _results(step: Step, values: dict[str, Any], states: dict[str, Any], tap: Ta
         results = step.kernel(**arguments)
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
         raise RunnerError(f"operator {operation.type} (layer {operation.name}) failed: {error}", stage="invoke") from error
-    return results if isinstance(results, tuple) and operation.outputs[0].type.kind != "list" else (results,)
+    several = isinstance(results, tuple) and not (operation.outputs and operation.outputs[0].type.kind == "list")
+    made = results if several else (results,)
+    if len(made) != len(operation.outputs):
+        raise RunnerError(
+            f"operator {operation.type} (layer {operation.name}) makes {len(made)} results, but the program names {len(operation.outputs)}",
+            stage="invoke",
+        )
+    return made
 
 
 def _bound(name: str, items: tuple[Any, ...], values: dict[str, Any]) -> Any:

@@ -28,7 +28,7 @@ class _Listing:
 
 
 def graph(package: Package) -> Graph:
-    """Operators in execution order, those of control-flow bodies behind the operator that holds them. Compressed weights are operators of their own."""
+    """Operators in execution order, those of control-flow bodies behind the operator that holds them; compressed weights are operators too."""
     listing = _Listing()
     inputs = tuple(listing.tensor(item.name, item.type) for item in package.program.inputs)
     version = int("".join(c for c in package.program.opset if c.isdigit()) or 0)
@@ -57,8 +57,7 @@ def _constant(name: str, value: spec.Constant, listing: _Listing) -> int:
 
 def _plain(value: spec.Constant) -> Any:
     if "bytes" in value.payload:
-        found = packed.unpack(value.payload["bytes"].get("values", b""), value.type.dtype, value.type.shape).tolist()
-        return found if value.type.shape else found
+        return packed.unpack(value.payload["bytes"].get("values", b""), value.type.dtype, value.type.shape).tolist()
     values = next((list(v.get("values", ())) for v in value.payload.values()), [])
     return values if value.type.shape or len(values) != 1 else values[0]
 
@@ -79,7 +78,17 @@ def _operator(operation: spec.Operation, listing: _Listing, version: int) -> Non
     outputs = tuple(listing.tensor(item.name, item.type) for item in operation.outputs)
     macs = _macs(operation, listing, inputs)
     listing.operators.append(
-        Operator(len(listing.operators), operation.type, version, operation.name, tuple(inputs), outputs, attributes, macs, operation.type == "custom_layer")
+        Operator(
+            len(listing.operators),
+            operation.type,
+            version,
+            operation.name,
+            tuple(inputs),
+            outputs,
+            attributes,
+            macs,
+            operation.type == "custom_layer",
+        )
     )
     for inner in operation.blocks:
         listing.blocks += 1

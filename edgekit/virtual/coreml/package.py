@@ -16,7 +16,10 @@ from edgekit.virtual.coreml import packed, spec
 SENTINEL = 0xDEADBEEF
 HEADER = struct.Struct("<II")
 METADATA = struct.Struct("<IIQQQ")
-"""Blob metadata of MIL blob storage version 2: sentinel, dtype, size in bytes, data offset, padding bits. Source: coremltools, MILBlob/Blob/StorageFormat."""
+"""Blob metadata of MIL blob storage version 2: sentinel, dtype, size in bytes, data offset, padding bits.
+
+Source: coremltools, mlmodel/src/MILBlob/Blob/StorageFormat.hpp.
+"""
 
 BLOB_DTYPES = {
     1: "float16",
@@ -133,7 +136,9 @@ def _stored_bytes(path: Path, offset: int, kind: spec.Type) -> _Extent:
             file.seek(min(offset, total))
             sentinel, dtype, length, start, _ = METADATA.unpack(file.read(METADATA.size))
     except FileNotFoundError as error:
-        raise BundleError(f"the weight file {path.name} is missing from the package", "copy the whole .mlpackage folder, not only the model file") from error
+        raise BundleError(
+            f"the weight file {path.name} is missing from the package", "copy the whole .mlpackage folder, not only the model file"
+        ) from error
     except (OSError, struct.error) as error:
         raise BundleError(f"{path.name} is truncated: no weight at byte {offset}") from error
     stated = BLOB_DTYPES.get(dtype)

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from typing import Any
 
-from edgekit.errors import BundleError, ConversionError, require
+from edgekit.errors import ConversionError, require
 from edgekit.virtual.coreml import spec
 from edgekit.virtual.coreml.constants import decode
 from edgekit.virtual.coreml.package import Package
@@ -43,7 +43,8 @@ class Plan:
 def prepare(package: Package) -> Plan:
     """Make a package's program ready.
 
-    Raises `ConversionError` naming the operator and layer that has no interpreter, `BundleError` for damaged constants, `MissingPackageError` without torch.
+    Raises `ConversionError` naming the operator and layer that has no interpreter, `BundleError` for damaged constants,
+    `MissingPackageError` without torch.
     """
     require("torch", extra="coreml", purpose="running an ML Program on this machine")
     from edgekit.virtual.coreml import kernels
@@ -82,7 +83,7 @@ def _plan(block: spec.Block, package: Package, table: dict[str, Any], outer: dic
 def _step(operation: spec.Operation, package: Package, table: dict[str, Any], known: dict[str, Any], release: tuple[str, ...]) -> Step | None:
     """The step of an operation; a constant is put into `known` instead."""
     if operation.type == "const":
-        known[_single_output(operation)] = decode(operation.attributes["val"], package)
+        known[operation.outputs[0].name] = decode(operation.attributes["val"], package)
         return None
     constants, variables = _arguments(operation, package, known)
     kernel = table.get(operation.type)
@@ -90,19 +91,13 @@ def _step(operation: spec.Operation, package: Package, table: dict[str, Any], kn
         constants |= {name: decode(value, package) for name, value in operation.attributes.items() if name != "name"}
         if variables:
             raise ConversionError(f"operator {operation.type} (layer {operation.name}) takes {', '.join(variables)}, which is not constant")
-        results = kernel(**constants)
+        results = table[operation.type](**constants)
         known.update(zip((x.name for x in operation.outputs), results if isinstance(results, tuple) else (results,), strict=True))
         return None
     if kernel is not None:
         _check_arguments(operation, kernel, [*constants, *variables])
     blocks = tuple(_plan(inner, package, table, known) for inner in operation.blocks)
     return Step(operation, kernel, constants, variables, blocks, release)
-
-
-def _single_output(operation: spec.Operation) -> str:
-    if len(operation.outputs) != 1 or "val" not in operation.attributes:
-        raise BundleError(f"the constant {operation.name} has no value")
-    return operation.outputs[0].name
 
 
 def _arguments(operation: spec.Operation, package: Package, known: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:

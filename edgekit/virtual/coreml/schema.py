@@ -153,15 +153,15 @@ _IMAGE: Table = {
     1: Field("width", "int"),
     2: Field("height", "int"),
     3: Field("color", "int"),
-    21: _one("enumerated", lambda: {}),
-    31: _one("range", lambda: {}),
+    21: _one("enumerated", dict),
+    31: _one("range", dict),
 }
 _FEATURE_TYPE: Table = {
-    1: _one("int64", lambda: {}),
-    3: _one("string", lambda: {}),
+    1: _one("int64", dict),
+    3: _one("string", dict),
     4: _one("image", lambda: _IMAGE),
     5: _one("array", lambda: _ARRAY),
-    6: _one("dictionary", lambda: {}),
+    6: _one("dictionary", dict),
     8: _one("state", lambda: {1: _one("array", lambda: _ARRAY)}),
 }
 _FEATURE: Table = {1: Field("name", "string"), 3: _one("type", lambda: _FEATURE_TYPE)}

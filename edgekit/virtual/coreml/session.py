@@ -57,7 +57,9 @@ def _tensor(item: spec.Named, inputs: Mapping[str, Any]) -> Any:
         raise RunnerError(f"the input {item.name} is missing", stage="input")
     array = np.asarray(inputs[item.name])
     shape = item.type.shape
-    if len(array.shape) != len(shape) or any(n not in (size, spec.UNKNOWN) and size != spec.UNKNOWN for n, size in zip(array.shape, shape, strict=True)):
+    if len(array.shape) != len(shape) or any(
+        n not in (size, spec.UNKNOWN) and size != spec.UNKNOWN for n, size in zip(array.shape, shape, strict=True)
+    ):
         raise RunnerError(f"input {item.name} is {list(array.shape)}, but the program takes {list(shape)}", stage="input")
     if array.dtype.kind not in "fiub":
         raise RunnerError(f"input {item.name} is {array.dtype}", stage="input")

@@ -122,14 +122,32 @@ def _program(message: dict[str, Any], version: int) -> Program:
     blocks = function.get("blocks", {})
     if opset not in blocks:
         raise BundleError(f"the function {wanted} has no block for its operator set {opset!r}")
+    inputs, block = tuple(_named(x) for x in function.get("inputs", ())), _block(blocks[opset])
+    _check_names(block, {x.name for x in inputs})
     return Program(
         version,
         opset,
-        tuple(_named(x) for x in function.get("inputs", ())),
-        _block(blocks[opset]),
+        inputs,
+        block,
         tuple(_feature(x) for x in interface.get("inputs", ())),
         tuple(_feature(x) for x in interface.get("outputs", ())),
     )
+
+
+def _check_names(block: Block, outer: set[str]) -> None:
+    """Every name is made before it is read, and every constant has a value. Raises `BundleError`."""
+    known = outer | {x.name for x in block.inputs}
+    for operation in block.operations:
+        if operation.type == "const" and ("val" not in operation.attributes or len(operation.outputs) != 1):
+            raise BundleError(f"the constant {operation.name} has no value")
+        reads = {name for bound in operation.inputs.values() for name in bound if isinstance(name, str)}
+        if not reads <= known:
+            raise BundleError(f"{operation.type} (layer {operation.name}) reads {', '.join(sorted(reads - known))}, which nothing makes before it")
+        for inner in operation.blocks:
+            _check_names(inner, known)
+        known |= {x.name for x in operation.outputs}
+    if not set(block.outputs) <= known:
+        raise BundleError(f"the output {', '.join(sorted(set(block.outputs) - known))} is made by no operation")
 
 
 def _feature(message: dict[str, Any]) -> Feature:
@@ -138,10 +156,18 @@ def _feature(message: dict[str, Any]) -> Feature:
         image = kind["image"]
         channels = schema.COLOR_CHANNELS.get(image.get("color", 0), 3)
         dtype = "float16" if image.get("color") == 40 else "uint8"
-        return Feature(name, dtype, (1, channels, image.get("height", UNKNOWN), image.get("width", UNKNOWN)), channels, "enumerated" in image or "range" in image)
+        return Feature(
+            name, dtype, (1, channels, image.get("height", UNKNOWN), image.get("width", UNKNOWN)), channels, "enumerated" in image or "range" in image
+        )
     if "array" in kind:
         array = kind["array"]
-        return Feature(name, schema.FEATURE_DTYPES.get(array.get("dtype", 0), "float32"), tuple(array.get("shape", ())), 0, "enumerated" in array or "range" in array)
+        return Feature(
+            name,
+            schema.FEATURE_DTYPES.get(array.get("dtype", 0), "float32"),
+            tuple(array.get("shape", ())),
+            0,
+            "enumerated" in array or "range" in array,
+        )
     return Feature(name, next(iter(kind), "unknown"), ())
 
 
@@ -211,7 +237,9 @@ def _type(message: dict[str, Any]) -> Type:
 def _dtype(tensor: dict[str, Any]) -> str:
     number = tensor.get("dtype", 0)
     if number not in schema.DTYPES:
-        raise ConversionError(f"data type {number} in the specification is not one that edgekit runs", "float8 and bfloat16 programs have no interpreter here")
+        raise ConversionError(
+            f"data type {number} in the specification is not one that edgekit runs", "float8 and bfloat16 programs have no interpreter here"
+        )
     return schema.DTYPES[number]
 
 

@@ -12,7 +12,23 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-GROUPS = ("elementwise", "activation", "linear", "conv", "pool", "norm", "reduce", "tensor", "shape", "scatter", "resize", "sample", "recurrent", "compressed", "lists")
+GROUPS = (
+    "elementwise",
+    "activation",
+    "linear",
+    "conv",
+    "pool",
+    "norm",
+    "reduce",
+    "tensor",
+    "shape",
+    "scatter",
+    "resize",
+    "sample",
+    "recurrent",
+    "compressed",
+    "lists",
+)
 
 Kernel = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from edgekit.virtual.coreml.kernels.arguments import Tensor, along, integer, int
 
 
 def affine_dequantize(quantized_data: Tensor, zero_point: Tensor, scale: Tensor, axis: Any) -> Tensor:
-    """scale * (data - zero_point), per tensor or per channel of `axis`."""
+    """Scale * (data - zero_point), per tensor or per channel of `axis`."""
     rank, at = quantized_data.dim(), integer(axis)
     return along(scale, rank, at) * (quantized_data.float() - along(zero_point.float(), rank, at))
 
@@ -56,7 +56,7 @@ def sparse_to_dense(nonzero_data: Tensor, mask: Tensor, shape: Any = None) -> Te
 
 
 def blockwise_shift_scale(data: Tensor, scale: Tensor, offset: Tensor | None = None) -> Tensor:
-    """scale * (data - offset), with scales per block along every axis."""
+    """Scale * (data - offset), with scales per block along every axis."""
     shifted = data.float() if offset is None else data.float() - _blown_up(offset.float(), data.shape)
     return shifted * _blown_up(scale, data.shape)
 

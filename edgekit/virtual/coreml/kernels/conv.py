@@ -13,7 +13,9 @@ CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
-def spatial_pads(pad_type: str, pad: Sequence[int] | None, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+def spatial_pads(
+    pad_type: str, pad: Sequence[int] | None, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int]
+) -> list[tuple[int, int]]:
     """(before, after) of each spatial dimension; `kernel` is the dilated extent. `same` gives ceil(size / stride) outputs, the odd one after."""
     if pad_type == "valid":
         return [(0, 0)] * len(sizes)

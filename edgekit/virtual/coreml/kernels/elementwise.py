@@ -67,7 +67,7 @@ def select(cond: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(cond.bool(), a, b)
 
 
-def quantize(input: Tensor, scale: Tensor, output_dtype: str, zero_point: Tensor | None = None, axis: Any = 0) -> Tensor:  # noqa: A002 (the operator's own word)
+def quantize(input: Tensor, scale: Tensor, output_dtype: str, zero_point: Tensor | None = None, axis: Any = 0) -> Tensor:
     """Stored integers: clip(round(input / scale) + zero_point), rounding half to even."""
     low, high = INTEGER_LIMITS[output_dtype]
     steps = torch.round(input / along(scale, input.dim(), integer(axis)))
@@ -75,7 +75,7 @@ def quantize(input: Tensor, scale: Tensor, output_dtype: str, zero_point: Tensor
     return (steps + offset).clamp(low, high).to(torch.int32)
 
 
-def dequantize(input: Tensor, scale: Tensor, zero_point: Tensor | None = None, axis: Any = 0) -> Tensor:  # noqa: A002 (the operator's own word)
+def dequantize(input: Tensor, scale: Tensor, zero_point: Tensor | None = None, axis: Any = 0) -> Tensor:
     """Real values: scale * (input - zero_point)."""
     offset = 0 if zero_point is None else along(zero_point.float(), input.dim(), integer(axis))
     return (input.float() - offset) * along(scale, input.dim(), integer(axis))

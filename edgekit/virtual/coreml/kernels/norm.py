@@ -11,7 +11,7 @@ from edgekit.virtual.coreml.kernels.arguments import Tensor, along, integer, int
 
 
 def batch_norm(x: Tensor, mean: Tensor, variance: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, epsilon: Any = 1e-5) -> Tensor:
-    """gamma * (x - mean) / sqrt(variance + epsilon) + beta, per channel (axis 1)."""
+    """Gamma * (x - mean) / sqrt(variance + epsilon) + beta, per channel (axis 1)."""
     scale = torch.rsqrt(variance + epsilon)
     scale = scale if gamma is None else scale * gamma
     shift = -mean * scale if beta is None else beta - mean * scale
@@ -40,7 +40,7 @@ def l2_norm(x: Tensor, epsilon: Any = 1e-6) -> Tensor:
 
 
 def local_response_norm(x: Tensor, size: Any, alpha: Any = 1e-4, beta: Any = 0.75, k: Any = 1.0) -> Tensor:
-    """x / (k + alpha / size * sum of squares over `size` neighboring channels) ** beta."""
+    """X / (k + alpha / size * sum of squares over `size` neighboring channels) ** beta."""
     width = integer(size)
     squares = x.square().flatten(2).transpose(1, 2)
     mean = F.avg_pool1d(F.pad(squares, [width // 2, (width - 1) // 2]), width, 1).transpose(1, 2)
@@ -52,4 +52,10 @@ def _standardized(x: Tensor, axes: list[int], epsilon: Any) -> Tensor:
     return centered * torch.rsqrt(centered.square().mean(axes, keepdim=True) + epsilon)
 
 
-OPERATORS = {"batch_norm": batch_norm, "instance_norm": instance_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "local_response_norm": local_response_norm}
+OPERATORS = {
+    "batch_norm": batch_norm,
+    "instance_norm": instance_norm,
+    "layer_norm": layer_norm,
+    "l2_norm": l2_norm,
+    "local_response_norm": local_response_norm,
+}

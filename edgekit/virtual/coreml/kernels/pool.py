@@ -60,7 +60,7 @@ def _window(x: Tensor, kernel_sizes: Any, pad_type: str, strides: Any, pad: Any,
     pads = spatial_pads(pad_type, None if pad is None else ints(pad), x.shape[2:], kernel, stride)
     extra = [(0, 0)] * len(kernel)
     if flag(ceil_mode):
-        extra = [(0, _ceil_extra(n, *window)) for n, *window in zip(x.shape[2:], kernel, stride, pads, strict=True)]
+        extra = [(0, _ceil_extra(n, kernel[i], stride[i], pads[i])) for i, n in enumerate(x.shape[2:])]
     return kernel, stride, pads, extra
 
 
