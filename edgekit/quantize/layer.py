@@ -58,16 +58,30 @@ def round_layer(
 
 
 def _by_data(layer: Layer, plain: Rounded, seen: tuple[Moments, Moments], bits: int) -> Rounded:
-    """Judged by what is learnt from `seen[0]` alone; then single integers are settled on all samples."""
+    """Learn from `seen[0]` with more and more damping while the held-out samples agree; then settle single integers on all samples."""
     shape = layer.grouped.shape
-    scales = plain.scales.reshape(shape)
-    found = rounding.second_order(layer.grouped, scales, rounding.damped(seen[0].covariance), bits=bits, sweeps=0)  # the mean is the bias's
-    before = rounding.output_error(layer.grouped, plain.weight.reshape(shape), seen[1].covariance).sum()
-    after = rounding.output_error(layer.grouped, found * scales, seen[1].covariance).sum()
-    if after > before:
+    scales, (teach, judge) = plain.scales.reshape(shape), (half.covariance for half in seen)  # the mean error is the bias's to take back
+
+    def loss(integers: Array) -> float:
+        return float(rounding.output_error(layer.grouped, integers.reshape(shape) * scales, judge).sum())
+
+    best, least, chosen = plain.integers, loss(plain.integers), 0.0
+    for damping in _dampings(seen[0].count / shape[2]):
+        found = rounding.second_order(layer.grouped, scales, rounding.damped(teach, damping), bits=bits, sweeps=0)
+        if chosen and loss(found) >= least:
+            break
+        if loss(found) < least:
+            best, least, chosen = found, loss(found), damping
+    if not chosen:
         return dataclasses.replace(plain, weight_left=True)
-    settled = rounding.coordinate_descent(layer.grouped, found, scales, rounding.damped(_both(seen).covariance), bits=bits)
+    everything = rounding.damped(_both(seen).covariance, chosen)
+    settled = rounding.coordinate_descent(layer.grouped, best.reshape(shape), scales, everything, bits=bits)
     return dataclasses.replace(plain, integers=settled.reshape(plain.integers.shape))
+
+
+def _dampings(samples_per_input: float) -> tuple[float, ...]:
+    """Dampings worth trying. Many positions of few images are worth far fewer independent samples than they count."""
+    return (0.1,) if samples_per_input >= 25 else (0.1, 1.0) if samples_per_input >= 5 else (1.0, 10.0)
 
 
 def _with_bias(layer: Layer, rounded: Rounded, seen: tuple[Moments, Moments], wanted: tuple[Moments, Moments]) -> Rounded:

@@ -8,8 +8,6 @@ from edgekit.tensors import Array
 BLOCK = 64
 """Columns handled before the rest of the weights is updated at once: the loop works in cache, the update is one matrix product."""
 
-DAMPING = 0.01
-
 
 def output_error(weight: Array, rounded: Array, second: Array) -> Array:
     """Mean squared change of each output, float64 [outputs]: diag(D S DT) with D = weight - rounded [groups, outputs, k], S [groups, k, k]."""
@@ -19,7 +17,7 @@ def output_error(weight: Array, rounded: Array, second: Array) -> Array:
     return (np.matmul(difference, second) * difference).sum(axis=2).reshape(-1)
 
 
-def damped(second: Array, damping: float = DAMPING) -> Array:
+def damped(second: Array, damping: float) -> Array:
     """`second` with `damping` times its mean diagonal added to the diagonal: what few samples did not show must not be taken for zero."""
     import numpy as np
 
