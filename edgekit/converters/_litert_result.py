@@ -19,7 +19,7 @@ def result(source: Model, path: Path, notices: Sequence[str]) -> Model:
     """The converted model, under the source's name, with its layouts and examples. Raises `ConversionError` when names, shapes or types moved."""
     made: Model = formats.module("tflite").open(str(path), {})
     inputs, outputs = _agreed(source.signature.inputs, made.signature.inputs), _agreed(source.signature.outputs, made.signature.outputs)
-    check_starts(path)
+    check_starts(path, made)
     narrowed = [
         f"{side} {now.name}: {was.dtype} becomes {now.dtype}, as LiteRT runs it"
         for side, old, new in (("input", source.signature.inputs, inputs), ("output", source.signature.outputs, outputs))
@@ -34,14 +34,17 @@ def result(source: Model, path: Path, notices: Sequence[str]) -> Model:
     )
 
 
-def check_starts(path: Path) -> None:
+def check_starts(path: Path, model: Model) -> None:
     """Raise `ConversionError` when the LiteRT runtime refuses the file: an operator without a kernel, a custom or Flex operator."""
     interpreter = require("ai_edge_litert.interpreter", extra="litert", purpose="running a .tflite file")
     try:
         with quiet():
             interpreter.Interpreter(model_path=str(path), num_threads=1).allocate_tensors()
     except (ValueError, RuntimeError) as error:
-        what = f"the converted file does not start in LiteRT: {_sentence(str(error))}"
+        text = _sentence(str(error))
+        layers = [f"{operator.type} (layer {operator.name})" for operator in formats.module("tflite").graph(model).operators if operator.type in text]
+        named = f"{model.name}: no kernel for {layers[0]}: " if layers else ""
+        what = f"{named}the converted file does not start in LiteRT: {text}"
         raise ConversionError(what, "replace that operator in the model") from error
 
 

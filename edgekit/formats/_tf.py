@@ -112,7 +112,8 @@ def natural_order(names: Sequence[str]) -> list[str]:
 def check_inference_mode(graph_def: Any, name: str) -> None:
     """Raise `ConversionError` when batch statistics or dropout are active in the graph."""
     for node in nodes(graph_def):
-        batch = node.op.startswith("FusedBatchNorm") and node.attr["is_training"].b
+        # true is the operator's default, and a SavedModel leaves defaults out
+        batch = node.op.startswith("FusedBatchNorm") and "Grad" not in node.op and ("is_training" not in node.attr or node.attr["is_training"].b)
         dropped = "Random" in node.op and "dropout" in node.name.lower()
         if batch or dropped:
             what = f"{name}: exported in training mode: {node.op} in layer {node.name} is active as in training"

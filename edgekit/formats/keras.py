@@ -68,11 +68,21 @@ def _caller(keras_model: Any) -> Any:
     """The model as a function from flat inputs to flat outputs."""
     import keras
 
+    structure = _structure(keras_model, "input")
+
     def call(*tensors: Any) -> Sequence[Any]:
-        packed = keras.tree.pack_sequence_as(keras_model.input, list(tensors))
+        packed = keras.tree.pack_sequence_as(structure, list(tensors))
         return list(keras.tree.flatten(keras_model(packed, training=False)))
 
     return call
+
+
+def _structure(keras_model: Any, end: str) -> Any:
+    """How the model takes or gives its tensors; a Sequential model has this only after it was called, and has one of each."""
+    try:
+        return getattr(keras_model, end)
+    except AttributeError:
+        return getattr(keras_model, f"{end}s")[0]
 
 
 def _input_name(tensor: Any) -> str:
@@ -81,7 +91,8 @@ def _input_name(tensor: Any) -> str:
 
 
 def _output_names(keras_model: Any) -> list[str]:
-    names = sorted(keras_model.output) if isinstance(keras_model.output, Mapping) else list(keras_model.output_names)
+    structure = _structure(keras_model, "output")
+    names = sorted(structure) if isinstance(structure, Mapping) else list(getattr(keras_model, "output_names", ())) or ["output_0"]
     return names if len(set(names)) == len(names) else [f"output_{i}" for i in range(len(keras_model.outputs))]
 
 

@@ -184,11 +184,18 @@ def _model(
 
 
 def _inference_mode(module: Any) -> tuple[Any, tuple[str, ...]]:
-    training = [name or "the module" for name, child in module.named_modules() if child.training]
+    training = [name or "the module" for name, child in module.named_modules() if child.training and _differs_in_training(child)]
+    module = module.eval()
     if not training:
         return module, ()
     more = f" and {len(training) - 1} more" if len(training) > 1 else ""
-    return module.eval(), (f"the model was in training mode ({training[0]}{more}): switched to inference mode",)
+    return module, (f"the model was in training mode ({training[0]}{more}): switched to inference mode",)
+
+
+def _differs_in_training(child: Any) -> bool:
+    """Batch statistics and dropout; every fresh module says `training`, and most compute the same in both modes."""
+    name = getattr(child, "original_name", type(child).__name__)
+    return any(kind in name for kind in ("BatchNorm", "Dropout", "RReLU"))
 
 
 def _named_examples(examples: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgekit import formats
+from edgekit.errors import ConversionError, UsageError
+
+pytestmark = pytest.mark.slow  # TensorFlow takes seconds to import
+pytest.importorskip("tensorflow")
+
+
+@pytest.fixture(scope="module")
+def two_heads():
+    """Two inputs and two outputs of one shape, none in the alphabet's order."""
+    import keras
+
+    keras.utils.set_random_seed(3)
+    first, second = keras.Input((4,), name="wide"), keras.Input((4,), name="deep")
+    zed = keras.layers.Dense(3, name="zed")(first)
+    alp = keras.layers.Dense(3, name="alp")(keras.layers.Add()([first, second]))
+    return keras.Model([first, second], [zed, alp])
+
+
+def _inputs(seed=0):
+    rng = np.random.RandomState(seed)
+    return {"wide": rng.randn(1, 4).astype(np.float32), "deep": rng.randn(1, 4).astype(np.float32)}
+
+
+@pytest.mark.parametrize("name", ["net.keras", "net.h5"])
+def test_files_keep_names_order_and_values(tmp_path, two_heads, name):
+    two_heads.save(tmp_path / name)
+    model = formats.open(str(tmp_path / name))
+    assert [s.name for s in model.signature.inputs] == ["wide", "deep"]
+    assert [s.name for s in model.signature.outputs] == ["zed", "alp"]
+    assert "input wide: dimension 0 was dynamic and is fixed to 1" in model.notices
+    feeds = _inputs()
+    for got, right in zip(formats.session(model).run(feeds).values(), two_heads(list(feeds.values())), strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-5)
+
+
+def test_a_savedmodel_is_frozen_by_signature(tmp_path, two_heads):
+    two_heads.export(tmp_path / "net", verbose=False)
+    model = formats.open(str(tmp_path / "net"))
+    assert model.digest == formats.open(f"{tmp_path / 'net'}#serving_default").digest
+    feeds = _inputs()
+    outputs = formats.session(model).run({spec.name: feeds[spec.name] for spec in model.signature.inputs})
+    for name, right in zip(["output_0", "output_1"], two_heads(list(feeds.values())), strict=True):
+        np.testing.assert_allclose(outputs[name], right, rtol=1e-5)
+    with pytest.raises(UsageError, match="no signature is called 'servin'") as error:
+        formats.open(f"{tmp_path / 'net'}#servin")
+    assert "#SIGNATURE" in error.value.hint
+
+
+def test_an_lstm_starts_afresh_at_every_call(tmp_path):
+    import keras
+
+    keras.utils.set_random_seed(1)
+    keras.Sequential([keras.Input((6, 4), name="x"), keras.layers.LSTM(5)]).save(tmp_path / "lstm.keras")
+    session = formats.session(formats.open(str(tmp_path / "lstm.keras")))
+    feed = {"x": np.random.RandomState(0).randn(1, 6, 4).astype(np.float32)}
+    first, *later = [session.run(feed) for _ in range(3)]
+    for again in later:
+        np.testing.assert_array_equal(next(iter(again.values())), next(iter(first.values())))
+
+
+def test_what_holds_code_is_weights_alone_or_damaged_is_refused(tmp_path, two_heads):
+    import keras
+
+    keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2)]).save(tmp_path / "lambda.keras")
+    two_heads.save_weights(tmp_path / "only.weights.h5")
+    two_heads.save(tmp_path / "net.keras")
+    (tmp_path / "short.keras").write_bytes((tmp_path / "net.keras").read_bytes()[:500])
+    with pytest.raises(ConversionError, match="Lambda layer") as error:
+        formats.open(str(tmp_path / "lambda.keras"))
+    assert "package.module:function" in error.value.hint
+    for name in ("only.weights.h5", "short.keras"):
+        with pytest.raises(ConversionError, match=name):
+            formats.open(str(tmp_path / name))
+
+
+def test_batch_statistics_in_a_savedmodel_are_refused(tmp_path):
+    import tensorflow as tf
+
+    class Net(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([1, 4, 4, 2], tf.float32, name="x")])
+        def __call__(self, x):
+            one = tf.ones([2])
+            return {"y": tf.compat.v1.nn.fused_batch_norm(x, one, one, is_training=True, name="bn")[0]}
+
+    net = Net()
+    tf.saved_model.save(net, str(tmp_path / "net"), signatures=net.__call__)
+    with pytest.raises(ConversionError, match="training mode: FusedBatchNormV3 in layer .*bn"):
+        formats.open(str(tmp_path / "net"))

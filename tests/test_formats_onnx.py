@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgekit import formats
+from edgekit.errors import ConversionError, UsageError
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+from onnx import TensorProto, helper, numpy_helper, parser  # noqa: E402  # after the check that onnx is there
+
+TWO_OUTPUTS = """
+<ir_version: 8, opset_import: ["" : 17]>
+two (float[1,2,4,4] image) => (float[1,2,4,4] zeta, float[1,2,4,4] alpha) {
+  zeta = Relu(image)
+  alpha = Neg(image)
+}
+"""
+DYNAMIC = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[1,1,height,8] image) => (float[1,n] y) {
+  shape = Constant<value_ints = [1, -1]>()
+  y = Reshape(image, shape)
+}
+"""
+
+
+def _save(tmp_path, text, name="net.onnx"):
+    onnx.save(parser.parse_model(text), tmp_path / name)
+    return str(tmp_path / name)
+
+
+def test_names_order_and_layout_are_the_files(tmp_path):
+    model = formats.open(_save(tmp_path, TWO_OUTPUTS))
+    assert [s.layout for s in model.signature.inputs] == ["NCHW"]
+    image = np.random.RandomState(0).randn(1, 2, 4, 4).astype(np.float32)
+    outputs = formats.session(model).run({"image": image})
+    assert list(outputs) == ["zeta", "alpha"] == [s.name for s in model.signature.outputs]
+    np.testing.assert_array_equal(outputs["zeta"], np.maximum(image, 0))
+    np.testing.assert_array_equal(outputs["alpha"], -image)
+
+
+def test_a_dynamic_dimension_needs_a_size_and_two_sizes_are_right(tmp_path):
+    path = _save(tmp_path, DYNAMIC)
+    with pytest.raises(ConversionError, match=r"input image \[1, 1, \?, 8\]: dimension 2 is dynamic"):
+        formats.open(path)
+    for height in (4, 9):
+        model = formats.open(path, {"image": (1, 1, height, 8)})
+        assert model.signature.outputs[0].shape == (1, height * 8)
+        image = np.random.RandomState(0).randn(1, 1, height, 8).astype(np.float32)
+        np.testing.assert_array_equal(formats.session(model).run({"image": image})["y"], image.reshape(1, -1))
+    with pytest.raises(UsageError, match="contradicts the model"):
+        formats.open(path, {"image": (1, 3, 4, 8)})
+
+
+def _training_net(batch_norm: bool, mask_used: bool = False):
+    ones = numpy_helper.from_array(np.ones(2, np.float32), "ones")
+    ratio, training = numpy_helper.from_array(np.float32(0.5), "ratio"), numpy_helper.from_array(np.bool_(True), "training")
+    nodes = [helper.make_node("Identity", ["x"], ["normed"])]
+    if batch_norm:
+        inputs = ["x", "ones", "ones", "ones", "ones"]
+        nodes = [helper.make_node("BatchNormalization", inputs, ["normed", "mean", "var"], name="bn1", training_mode=1)]
+    nodes.append(helper.make_node("Dropout", ["normed", "ratio", "training"], ["y", "mask"], name="drop"))
+    shape = [1, 2, 3, 3]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)]
+    outputs += [helper.make_tensor_value_info("mask", TensorProto.BOOL, shape)] * mask_used
+    graph = helper.make_graph(nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)], outputs, [ones, ratio, training])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_active_dropout_is_switched_off_with_a_notice(tmp_path):
+    onnx.save(_training_net(batch_norm=False), tmp_path / "net.onnx")
+    model = formats.open(str(tmp_path / "net.onnx"))
+    assert model.notices == ("layer drop: Dropout was exported in training mode: switched off",)
+    x = np.random.RandomState(0).randn(1, 2, 3, 3).astype(np.float32)
+    np.testing.assert_array_equal(formats.session(model).run({"x": x})["y"], x)
+
+
+def test_batch_normalization_in_training_mode_is_refused_by_layer(tmp_path):
+    onnx.save(_training_net(batch_norm=True), tmp_path / "net.onnx")
+    with pytest.raises(ConversionError, match="training mode: BatchNormalization in layer bn1") as error:
+        formats.open(str(tmp_path / "net.onnx"))
+    assert "model.eval()" in error.value.hint
+    onnx.save(_training_net(batch_norm=False, mask_used=True), tmp_path / "mask.onnx")
+    with pytest.raises(ConversionError, match="gives its mask to mask"):
+        formats.open(str(tmp_path / "mask.onnx"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_export_in_training_mode_has_moved_the_statistics(tmp_path):
+    """Why such a file is refused rather than switched: its stored statistics are no longer the model's."""
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).train()
+    before = net[1].running_var.clone()
+    mode = torch.onnx.TrainingMode.TRAINING
+    torch.onnx.export(net, (torch.randn(1, 3, 8, 8),), tmp_path / "n.onnx", dynamo=False, training=mode, do_constant_folding=False)
+    stored = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "n.onnx").graph.initializer}
+    assert np.abs(stored["1.running_var"] - before.numpy()).max() > 1e-3
+
+
+def test_custom_operators_are_refused_by_name_and_layer(tmp_path):
+    node = helper.make_node("Magic", ["x"], ["y"], name="head/magic", domain="my.company")
+    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, [1])] for n in "xy"]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.company", 1)]
+    proto = helper.make_model(helper.make_graph([node], "g", *ends), opset_imports=opsets, ir_version=8)
+    onnx.save(proto, tmp_path / "net.onnx")
+    with pytest.raises(ConversionError, match=r"custom operator my.company::Magic in layer head/magic"):
+        formats.open(str(tmp_path / "net.onnx"))
+
+
+def _external(tmp_path, location="weights.bin"):
+    weight = numpy_helper.from_array(np.arange(1024, dtype=np.float32), "w")
+    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, [1024])] for n in "xy"]
+    proto = helper.make_model(helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", *ends, [weight]), ir_version=8)
+    onnx.save(proto, tmp_path / "net.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    if location != "weights.bin":
+        proto = onnx.load(tmp_path / "net.onnx", load_external_data=False)
+        for entry in proto.graph.initializer[0].external_data:
+            entry.value = location if entry.key == "location" else entry.value
+        (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
+    return str(tmp_path / "net.onnx")
+
+
+def test_external_data_is_read_and_is_part_of_the_digest(tmp_path):
+    model = formats.open(_external(tmp_path))
+    np.testing.assert_array_equal(formats.session(model).run({"x": np.zeros(1024, np.float32)})["y"], np.arange(1024))
+    (tmp_path / "weights.bin").write_bytes(np.zeros(1024, np.float32).tobytes())
+    assert formats.open(str(tmp_path / "net.onnx")).digest != model.digest
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "sub/../../secret.bin"])
+def test_external_data_outside_the_folder_is_refused(tmp_path, location):
+    (tmp_path / "secret.bin").write_bytes(bytes(4096))
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ConversionError, match="outside the model's folder"):
+        formats.open(_external(tmp_path / "model", location))
+
+
+def test_external_data_that_is_missing_or_short_is_refused(tmp_path):
+    path = _external(tmp_path)
+    (tmp_path / "weights.bin").write_bytes(bytes(100))
+    with pytest.raises(ConversionError, match=r"ends beyond weights.bin"):
+        formats.open(path)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ConversionError, match=r"missing: weights.bin"):
+        formats.open(path)
+
+
+def test_a_truncated_file_is_refused(tmp_path):
+    path = _save(tmp_path, TWO_OUTPUTS)
+    (tmp_path / "short.onnx").write_bytes((tmp_path / "net.onnx").read_bytes()[:-20])
+    with pytest.raises(ConversionError, match=r"short.onnx: not a readable|short: not a valid"):
+        formats.open(str(tmp_path / "short.onnx"))
+    assert path
+
+
+def test_preparation_folds_and_proves_itself(tmp_path):
+    from edgekit.legalize import onnx_prepare
+
+    text = """
+    <ir_version: 7, opset_import: ["" : 11]>
+    net (float[1,1,height,8] image) => (float[a,b] y) {
+      shape = Shape(image)
+      one = Constant<value = int64[1] {2}>()
+      zero = Constant<value = int64[1] {0}>()
+      height = Gather(shape, one)
+      minus = Constant<value = int64[1] {-1}>()
+      wanted = Concat<axis = 0>(height, minus)
+      flat = Reshape(image, wanted)
+      y = Softmax<axis = 1>(flat)
+    }
+    """
+    onnx.save(parser.parse_model(text), tmp_path / "net.onnx")
+    prepared = onnx_prepare.prepare(formats.open(str(tmp_path / "net.onnx"), {"image": (1, 1, 6, 8)}))
+    assert not {"Shape", "Gather", "Concat"} & {node.op_type for node in prepared.model.handle.graph.node}
+    assert prepared.model.handle.opset_import[0].version == onnx_prepare.OPSET

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from edgekit import formats
+from edgekit.errors import ConversionError, UsageError
+from edgekit.formats import _source
+from edgekit.tensors import TensorSpec
+
+torch = pytest.importorskip("torch")
+from edgekit.formats import torch as torch_format  # noqa: E402  # after the check that PyTorch is there
+
+
+class Scores(NamedTuple):
+    boxes: torch.Tensor
+    scores: torch.Tensor
+
+
+class Detector(torch.nn.Module):
+    """Two outputs of one shape, in an order that is not the alphabet's."""
+
+    def __init__(self, as_tuple: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features, self.as_tuple = torch.nn.Conv2d(3, 4, 3), as_tuple
+
+    def forward(self, image, gain):
+        found = self.features(image)
+        return Scores(found * gain, found) if self.as_tuple else {"zeta": found * gain, "alpha": found}
+
+
+class DynamicHeight(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.conv = torch.nn.Conv2d(1, 2, 3)
+
+    def forward(self, image):
+        return self.conv(image).flatten(1).mean(1)
+
+
+class Branches(torch.nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+def _norm_net() -> torch.nn.Sequential:
+    torch.manual_seed(5)
+    body = [torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Dropout(0.5)]
+    net = torch.nn.Sequential(*body, torch.nn.Conv2d(8, 4, 1))
+    with torch.no_grad():
+        net[1].running_var.copy_(torch.logspace(-1, 1, 8))
+    return net
+
+
+def test_a_module_with_examples_keeps_names_order_layout_and_values():
+    examples = (torch.randn(1, 3, 8, 8), torch.tensor([2.0]))
+    module = Detector().eval()
+    model = torch_format.from_module(module, examples, {}, "detector")
+    assert [(s.name, s.shape, s.layout) for s in model.signature.inputs] == [("image", (1, 3, 8, 8), "NCHW"), ("gain", (1,), "")]
+    assert [s.name for s in model.signature.outputs] == ["zeta", "alpha"]
+    outputs = formats.session(model).run(model.examples)
+    for name, right in module(*examples).items():
+        np.testing.assert_allclose(outputs[name], right.detach().numpy(), rtol=1e-6)
+
+
+def test_named_tuples_name_the_outputs_and_tuples_number_them():
+    examples = (torch.randn(1, 3, 8, 8), torch.tensor([2.0]))
+    assert [s.name for s in torch_format.from_module(Detector(as_tuple=True), examples, {}, "d").signature.outputs] == ["boxes", "scores"]
+    lstm = torch_format.from_module(torch.nn.GRU(4, 8), torch.zeros(5, 1, 4), {}, "gru")
+    assert [s.name for s in lstm.signature.outputs] == ["output_0", "output_1"]
+
+
+def test_the_digest_is_of_graph_and_weights():
+    one, same = (torch_format.from_module(DynamicHeight(), torch.zeros(1, 1, 8, 8), {}, "net").digest for _ in range(2))
+    changed = DynamicHeight()
+    with torch.no_grad():
+        changed.conv.bias += 1
+    assert one == same != torch_format.from_module(changed, torch.zeros(1, 1, 8, 8), {}, "net").digest
+
+
+@pytest.mark.parametrize("height", [8, 20])
+def test_a_size_given_by_the_user_is_not_baked_wrongly(height):
+    module = DynamicHeight().eval()
+    model = torch_format.from_module(module, None, {"image": (1, 1, height, 8)}, "net")
+    image = np.random.RandomState(0).randn(1, 1, height, 8).astype(np.float32)
+    np.testing.assert_allclose(formats.session(model).run({"image": image})["output_0"], module(torch.from_numpy(image)).detach().numpy(), rtol=1e-5)
+
+
+def test_without_sizes_or_with_an_unknown_name_the_input_is_named():
+    with pytest.raises(ConversionError, match="sizes of the inputs are unknown") as error:
+        torch_format.from_module(DynamicHeight(), None, {}, "net")
+    assert "--input image=" in error.value.hint
+    with pytest.raises(UsageError, match="no input of that name") as wrong:
+        torch_format.from_module(DynamicHeight(), None, {"imag": (1, 1, 8, 8)}, "net")
+    assert "image" in wrong.value.hint
+
+
+def test_a_module_in_training_mode_is_switched_with_a_notice():
+    net = _norm_net().train()
+    image = torch.randn(1, 3, 8, 8)
+    model = torch_format.from_module(net, image, {}, "net")
+    assert "training mode (1 and 1 more)" in model.notices[0]
+    np.testing.assert_allclose(formats.session(model).run(model.examples)["output_0"], net.eval()(image).detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert torch_format.from_module(DynamicHeight().train(), torch.zeros(1, 1, 8, 8), {}, "net").notices == ()
+
+
+def test_a_program_exported_in_training_mode_is_refused_by_layer(tmp_path):
+    torch.export.save(torch.export.export(_norm_net().train(), (torch.randn(1, 3, 8, 8),)), tmp_path / "net.pt2")
+    with pytest.raises(ConversionError, match="training mode: aten::batch_norm in layer 1") as error:
+        formats.open(str(tmp_path / "net.pt2"))
+    assert "eval()" in error.value.hint
+
+
+def test_control_flow_on_values_is_refused():
+    with pytest.raises(ConversionError, match="control flow or a shape depends on the values"):
+        torch_format.from_module(Branches(), torch.ones(3), {}, "branches")
+
+
+def test_an_exported_program_with_a_dynamic_height_needs_its_size(tmp_path):
+    module = DynamicHeight().eval()
+    shapes = {"image": {2: torch.export.Dim("height", min=4, max=64)}}
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 1, 16, 8),), dynamic_shapes=shapes), tmp_path / "net.pt2")
+    with pytest.raises(ConversionError, match=r"input image \[1, 1, \?, 8\]: dimension 2 is dynamic") as error:
+        formats.open(str(tmp_path / "net.pt2"))
+    assert error.value.hint == "give every size: --input image=1x1xNx8"
+    for height in (8, 20):
+        model = formats.open(str(tmp_path / "net.pt2"), {"image": (1, 1, height, 8)})
+        assert model.notices == (f"input image: dimension 2 was dynamic and is fixed to {height}",)
+        image = np.random.RandomState(1).randn(1, 1, height, 8).astype(np.float32)
+        right = module(torch.from_numpy(image)).detach().numpy()
+        np.testing.assert_allclose(formats.session(model).run({"image": image})["output_0"], right, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["traced", "scripted"])
+@pytest.mark.filterwarnings("ignore")
+def test_torchscript_becomes_the_same_program(tmp_path, kind):
+    net, image = _norm_net().eval(), torch.randn(1, 3, 9, 9)
+    script = torch.jit.trace(net, torch.randn(1, 3, 8, 8)) if kind == "traced" else torch.jit.script(net)
+    script.save(tmp_path / "net.pt")
+    model = formats.open(str(tmp_path / "net.pt"), {"input": (1, 3, 9, 9)})
+    assert [s.name for s in model.signature.inputs] == ["input"]
+    np.testing.assert_allclose(formats.session(model).run({"input": image.numpy()})["output_0"], net(image).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchscript_without_sizes_names_the_input(tmp_path):
+    torch.jit.script(_norm_net().eval()).save(tmp_path / "net.pt")
+    with pytest.raises(ConversionError, match="input input is unknown"):
+        formats.open(str(tmp_path / "net.pt"))
+
+
+class Bomb:
+    def __reduce__(self):
+        return (Path.touch, (Path("exploded"),))
+
+
+def test_pickles_are_refused_and_never_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"weights": torch.zeros(2), "code": Bomb()}, tmp_path / "state.pt")
+    with pytest.raises(ConversionError, match="does not run pickled code") as error:
+        formats.open(str(tmp_path / "state.pt"))
+    assert "package.module:function" in error.value.hint
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_damaged_files_are_named(tmp_path):
+    torch.export.save(torch.export.export(DynamicHeight(), (torch.zeros(1, 1, 8, 8),)), tmp_path / "net.pt2")
+    (tmp_path / "short.pt2").write_bytes((tmp_path / "net.pt2").read_bytes()[:1000])
+    with zipfile.ZipFile(tmp_path / "other.pt", "w") as archive:
+        archive.writestr("readme.txt", "no model")
+    for name in ("short.pt2", "other.pt"):
+        with pytest.raises(ConversionError, match=name):
+            formats.open(str(tmp_path / name))
+
+
+def test_shapes_are_fixed_as_the_model_allows():
+    free = (TensorSpec("x", (-1, 3, 4), "float32"),)
+    fixed, notices = _source.fix_shapes(free, {})
+    assert fixed[0].shape == (1, 3, 4)
+    assert notices == ("input x: dimension 0 was dynamic and is fixed to 1",)
+    with pytest.raises(UsageError, match="contradicts"):
+        _source.fix_shapes(free, {"x": (1, 4, 4)})
+    with pytest.raises(ConversionError, match="dimension 0 is dynamic"):
+        _source.fix_shapes((TensorSpec("tokens", (-1,), "int64"),), {})
