@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import shutil
 import struct
+import subprocess
 import zipfile
 import zlib
 from pathlib import Path
@@ -136,6 +138,19 @@ def test_debug_information_is_told_with_its_bytes(tmp_path: Path) -> None:
     (part,) = binaries.runtime_in(tmp_path / "libfoo.so", "arm64-v8a")
     assert "not stripped: 100,000 of" in part.note and "10,000 symbol tables" in part.note
     assert binaries.read_elf(elf(debug=100_000)).removable_bytes == 110_000
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None or shutil.which("strip") is None, reason="no compiler")
+def test_what_stripping_would_remove_is_what_strip_removes(tmp_path: Path) -> None:
+    body = "struct point {{ double a, b; }} p = {{x, {0}}}; return p.a * p.b;"
+    functions = "\n".join(f"double function_number_{i}(double x) {{ {body.format(i)} }}" for i in range(300))
+    (tmp_path / "foo.c").write_text(functions)
+    subprocess.run(["gcc", "-g", "-shared", "-fPIC", "-o", "libfoo.so", "foo.c"], cwd=tmp_path, check=True)
+    whole = (tmp_path / "libfoo.so").read_bytes()
+    subprocess.run(["strip", "libfoo.so"], cwd=tmp_path, check=True)
+    stripped = (tmp_path / "libfoo.so").read_bytes()
+    assert len(whole) - len(stripped) == pytest.approx(binaries.read_elf(whole).removable_bytes, rel=0.05)
+    assert binaries.read_elf(stripped).removable_bytes == 0
 
 
 def test_a_real_library_is_read() -> None:

@@ -119,14 +119,15 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> bytes
 
 
 def _library(name: str, data: bytes, abi: str, source: str) -> Part:
+    place = name if name == source else f"{source}: {name}"
     if not data.startswith(b"\x7fELF"):
-        raise UsageError(f"{source}: {name} is not an ELF library")
+        raise UsageError(f"{place} is not an ELF library")
     try:
         elf = read_elf(data)
     except ValueError as error:
-        raise UsageError(f"{source}: {name}: {error}") from error
+        raise UsageError(f"{place}: {error}") from error
     if elf.machine != MACHINES.get(abi, elf.machine):
-        raise UsageError(f"{source}: {name} is built for another processor than {abi} (ELF machine {elf.machine})")
+        raise UsageError(f"{place} is built for another processor than {abi} (ELF machine {elf.machine})")
     note = ""
     if elf.removable_bytes > len(data) // 10:
         note = f"not stripped: {elf.debug_bytes:,} of {len(data):,} bytes are debug information, {elf.symbol_bytes:,} symbol tables"
