@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -129,7 +130,8 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
 def _search(job: _Job, model: Model) -> tuple[Plan, list[_Built | None]]:
     """Build tiers of candidates, most faithful first, until the plan is settled. `None` stands for a candidate that could not be built."""
     options, data = job.options, job.data
-    tiers, skipped = planner.tiers(job.target, job.backend.precisions, options.precision, options.rounding, calibrated=bool(data.train))
+    own = job.backend.own_precision(model) if options.precision == "auto" else None
+    tiers, skipped = planner.tiers(job.target, job.backend.precisions, own or options.precision, options.rounding, calibrated=bool(data.train))
     folder = job.work / "build"
     folder.mkdir()
     build = job.backend.prepare(model, Context(job.target, data.train or data.random, folder, options.io, job.progress))
@@ -179,16 +181,17 @@ def _describe(job: _Job, best: _Built, plan: Plan, route: tuple[str, ...]) -> tu
     """The manifest of the best candidate, what is wrong with it, and the files of its bundle."""
     artifact, source = best.artifact, job.source
     graph = job.backend.graph(artifact)
-    files = _artifact_files(artifact.path) | _golden_files(job, artifact) | _trim_files(job, artifact)
+    name = job.options.name or source.name
+    files = _artifact_files(_main(name, artifact.path), artifact.path) | _golden_files(job, artifact) | _trim_files(job, artifact)
     _, names, random = job.data.golden
     manifest = Manifest(
         edgekit=__version__,
-        name=job.options.name or source.name,
+        name=name,
         target=job.target,
         source=Source(source.name, source.format, source.digest, route),
         signature=artifact.signature,
         source_signature=source.signature,
-        artifact=_artifact_entry(artifact, graph),
+        artifact=_artifact_entry(name, artifact, graph),
         golden=Golden(names, random),
         verdicts=opset.check(graph, job.target),
         plan=plan,
@@ -237,11 +240,11 @@ def _tolerances(job: _Job) -> dict[str, Tolerance]:
     return job.target.tolerance.quantization
 
 
-def _artifact_entry(artifact: Artifact, graph: Graph) -> ArtifactEntry:
+def _artifact_entry(name: str, artifact: Artifact, graph: Graph) -> ArtifactEntry:
     path = artifact.path
     size = path.stat().st_size if path.is_file() else sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
     return ArtifactEntry(
-        f"artifact/{path.name}",
+        _main(name, path),
         artifact.format,
         artifact.candidate.precision,
         size,
@@ -258,10 +261,15 @@ def _output_steps(artifact: Artifact, graph: Graph) -> dict[str, float]:
     return {spec.name: scales[index][0] for spec, index in rows if spec.scale is None and len(scales.get(index, ())) == 1}
 
 
-def _artifact_files(path: Path) -> dict[str, Path | bytes]:
+def _main(name: str, path: Path) -> str:
+    """Where the artifact is in the bundle: under the bundle's name, in characters that every device's file system takes."""
+    return f"artifact/{re.sub(r'[^A-Za-z0-9._-]+', '_', name) or 'model'}{path.suffix}"
+
+
+def _artifact_files(main: str, path: Path) -> dict[str, Path | bytes]:
     if path.is_file():
-        return {f"artifact/{path.name}": path}
-    return {f"artifact/{path.name}/{file.relative_to(path).as_posix()}": file for file in sorted(path.rglob("*")) if file.is_file()}
+        return {main: path}
+    return {f"{main}/{file.relative_to(path).as_posix()}": file for file in sorted(path.rglob("*")) if file.is_file()}
 
 
 def _trim_files(job: _Job, artifact: Artifact) -> dict[str, Path | bytes]:

@@ -293,3 +293,11 @@ def test_values_are_json():
 
     found = parity.compare("y", [np.array([1.0, np.nan])], [np.array([1.0, 2.0])])
     assert msgspec.json.decode(msgspec.json.encode(found), type=OutputParity).worst.reference is None
+
+
+def test_a_reference_that_is_all_but_zero_is_judged_by_max_abs() -> None:
+    reference, other = [np.array([2e-7, 1e-7], np.float32)], [np.array([1e-7, 1e-7], np.float32)]
+    found = parity.judge([parity.compare("y", reference, other)], Tolerance(min_sqnr_db=60.0))
+    assert [(finding.severity, finding.code) for finding in found] == [("warning", "reference-zero")]
+    far = parity.judge([parity.compare("y", reference, [np.array([2e-7, 1e-3], np.float32)])], Tolerance(min_sqnr_db=60.0))
+    assert ("error", "max-abs") in [(finding.severity, finding.code) for finding in far]

@@ -73,6 +73,9 @@ class Backend(Protocol):
     precisions: tuple[str, ...]
     """Precisions it can build, most faithful first."""
 
+    def own_precision(self, model: Model) -> str | None:
+        """The precision of a model that is already quantized and keeps it; None for a float model."""
+
     def prepare(self, model: Model, context: Context) -> Callable[[Candidate], Artifact]:
         """Do once what all candidates share; the result builds one artifact a call. Raises `ConversionError`."""
 

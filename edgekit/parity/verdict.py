@@ -8,6 +8,7 @@ from edgekit.parity.values import Finding, OutputParity, place
 from edgekit.target import Tolerance
 
 LEAST_STEPS = 8  # an output that spans fewer quantization steps than this is not excused by «one step»
+NEAR_ZERO = 1e-5  # a reference that stays below this is as good as zero: its SQNR measures float rounding of the layers before
 ZERO_BOUND = 1e-6  # what a float output may differ from an all-zero reference when the tolerance states no max_abs
 OUTLIER_DB = 10.0  # a sample this far below the SQNR bound is named even when the batch passes
 
@@ -17,7 +18,7 @@ def judge(parities: Sequence[OutputParity], tolerance: Tolerance, *, steps: floa
 
     A bound that is met exactly passes. A quantized output that is off by at most `steps` of its own steps passes too, where the reference spans
     at least 8 of them: rounding may differ by that between two right kernels. Non-finite values and mismatches always fail. An all-zero
-    reference is judged by max abs alone: the tolerance's (absolute, as there is no magnitude to relate it to), else one step, else 1e-6.
+    reference (or one that stays below 1e-5) is judged by max abs alone: the tolerance's (absolute, as there is no magnitude to relate it to), else one step, else 1e-6.
     """
     return tuple(finding for parity in parities for finding in _judge_one(parity, tolerance, steps))
 
@@ -39,7 +40,7 @@ def _judge_one(parity: OutputParity, tolerance: Tolerance, steps: float) -> list
         return [Finding("error", "output-mismatch", f"{name}: {parity.mismatch}", "is the artifact on the device the one of the bundle?")]
     if parity.non_finite:
         return [_non_finite_finding(parity)]
-    if parity.reference_zero:
+    if parity.reference_zero or (parity.peak is not None and parity.peak <= NEAR_ZERO):
         return _judge_zero(parity, tolerance)
     if _within_steps(parity, steps):
         return _step_note(parity)
@@ -56,11 +57,12 @@ def _non_finite_finding(parity: OutputParity) -> Finding:
 def _judge_zero(parity: OutputParity, tolerance: Tolerance) -> list[Finding]:
     bound = next(value for value in (tolerance.max_abs, parity.step, ZERO_BOUND) if value is not None)
     found = parity.max_abs or 0.0
-    message = f"{parity.name}: the reference is all zero, so only max abs was judged"
+    state = "all zero" if parity.reference_zero else f"all but zero (at most {parity.peak:.2g})"
+    message = f"{parity.name}: the reference is {state}, so only max abs was judged"
     said = Finding("warning", "reference-zero", message, "use samples that make this output speak")
     if found <= bound:
         return [said]
-    broken = f"{parity.name}: max abs {found:.4g} against an all-zero reference, bound {bound:.4g}"
+    broken = f"{parity.name}: max abs {found:.4g} against a reference that is {state}, bound {bound:.4g}"
     return [said, Finding("error", "max-abs", broken, _worst_text(parity))]
 
 

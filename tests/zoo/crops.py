@@ -11,11 +11,16 @@ from tests.zoo import fetch
 IMAGES = ("chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png", "astronaut.png", "retina.jpg", "hubble_deep_field.jpg", "ihc.png")
 
 
-def crops(count: int, *, seed: int, size: int = 224, mean: float = 0.498, std: float = 0.502) -> NDArray[np.float32]:
-    """Square random crops, half of them mirrored, as float32 [count, 3, size, size]: (x/255 - mean) / std."""
+TEXT = ("page.png", "text.png")
+
+
+def crops(
+    count: int, *, seed: int, size: int = 224, mean: float = 0.498, std: float = 0.502, names: tuple[str, ...] = IMAGES
+) -> NDArray[np.float32]:
+    """Square random crops of the images `names`, half of them mirrored, as float32 [count, 3, size, size]: (x/255 - mean) / std."""
     rng = np.random.RandomState(seed)
     folder = fetch.path("images")
-    images = [Image.open(folder / name).convert("RGB") for name in IMAGES if (folder / name).exists()]
+    images = [Image.open(folder / name).convert("RGB") for name in names if (folder / name).exists()]
     out = []
     for k in range(count):
         image = images[k % len(images)]

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends import Artifact, Candidate, Context, Tap
 from edgekit.backends.litert import build
 from edgekit.backends.litert.running import Interpreter
 from edgekit.formats import Model, Session
@@ -23,6 +23,18 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     An already integer model is passed through at its own precision. Raises `ConversionError`.
     """
     return build.prepare(model, context)
+
+
+def own_precision(model: Model) -> str | None:
+    """The precision of a model that is already quantized and keeps it; None for a float model."""
+    return build.own_precision(model)
+
+
+def tapped(artifact: Artifact, out: Path) -> tuple[Artifact, tuple[Tap, ...]]:
+    """A copy of an artifact at `out` that also gives every intermediate tensor as an output."""
+    from edgekit.backends.litert import taps
+
+    return taps.tapped(artifact, out)
 
 
 def emulate(artifact: Artifact) -> Session:

@@ -70,6 +70,11 @@ def _artifact(opened: Source, candidate: Candidate, content: bytes, notices: tup
     return Artifact(path, "tflite", signature, candidate, notices=notices)
 
 
+def own_precision(model: Model) -> str | None:
+    """The precision of a model that is already quantized, None for a float one."""
+    return _own_precision(flatbuffer.load(model.path.read_bytes(), model.name)) if model.path else None
+
+
 def _own_precision(parsed: Any) -> str | None:
     """The precision of a model that is no longer float, None for a float one."""
     types = flatbuffer.schema().TensorType
