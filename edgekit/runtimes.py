@@ -188,7 +188,7 @@ def _given(runtime: str, platform: str, given: Path) -> Path:
 
 def _from_archive(runtime: str, platform: str, archive: Path) -> Path:
     """The library inside a wheel or an AAR, unpacked into the cache by the archive's hash."""
-    folder = cache() / "given" / f"{platform}-{hashlib.sha256(archive.read_bytes()).hexdigest()[:16]}"
+    folder = cache() / "given" / f"{runtime}-{platform}-{hashlib.sha256(archive.read_bytes()).hexdigest()[:16]}"
     found = next(folder.glob("lib*.so*"), None)
     if found is not None:
         return found

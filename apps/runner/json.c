@@ -166,6 +166,7 @@ static struct json *read_member(struct reader *r, const struct json *parent, int
 }
 
 static struct json *read_members(struct reader *r, enum json_kind kind, char closing, int depth) {
+  if (depth > JSON_MAX_DEPTH) return refuse(r, "nested too deep");
   struct json *parent = make(r, kind), **tail = parent ? &parent->child : NULL;
   if (!parent) return NULL;
   skip_space(r);
@@ -184,7 +185,6 @@ static struct json *read_members(struct reader *r, enum json_kind kind, char clo
 }
 
 static struct json *read_value(struct reader *r, int depth) {
-  if (depth > JSON_MAX_DEPTH) return refuse(r, "nested too deep");
   skip_space(r);
   if (r->at >= r->end) return refuse(r, "the text ends too early");
   if (take(r, '{')) return read_members(r, JSON_OBJECT, '}', depth + 1);

@@ -46,6 +46,7 @@ static struct {
   int inputs[MAX_TENSORS], outputs[MAX_TENSORS]; /* by job index: the signature's */
   object *input_buffers[MAX_TENSORS], *output_buffers[MAX_TENSORS]; /* by signature index */
   struct ranked_type output_types[MAX_TENSORS];
+  bool resized;
 } session;
 
 #define NEEDED(field, name) *(void **)&api.field = symbol(run, name, true)
@@ -165,17 +166,21 @@ static void make_input(struct run *run, int input) {
   object *needs = NULL;
   check(run, STAGE_PREPARE, api.ranked(tensor_of(run, false, index), &type), "LiteRtGetRankedTensorType");
   describe(&type, &actual);
+  if (!same_shape(wanted, &actual) && wanted->rank == actual.rank) { /* the runtime resizes where the model leaves a dimension open, and refuses elsewhere */
+    int dims[MAX_RANK];
+    for (int i = 0; i < wanted->rank; i++) dims[i] = (int)wanted->dims[i];
+    if (api.resize(session.compiled, 0, index, dims, (size_t)wanted->rank) != 0) check_input(run, wanted, &actual);
+    for (int i = 0; i < wanted->rank; i++) actual.dims[i] = type.layout.dims[i] = dims[i];
+    session.resized = true;
+  }
   check_input(run, wanted, &actual);
-  int dims[MAX_RANK];
-  for (int i = 0; i < wanted->rank; i++) dims[i] = type.layout.dims[i] = (int32_t)wanted->dims[i];
-  if (!same_shape(wanted, &actual) && api.resize(session.compiled, 0, index, dims, (size_t)wanted->rank) != 0) fail(run, STAGE_INPUT, "input '%s' cannot be resized", wanted->name);
   check(run, STAGE_PREPARE, api.input_needs(session.compiled, 0, index, &needs), "the input's buffer requirements");
   check(run, STAGE_PREPARE, api.create_buffer(session.environment, &type, needs, &session.input_buffers[index]), "the input's buffer");
 }
 
 static void make_outputs(struct run *run) {
   size_t count = session.output_count;
-  bool open = false;
+  bool open = session.resized;
   for (size_t i = 0; i < count; i++) {
     check(run, STAGE_PREPARE, api.ranked(tensor_of(run, true, i), &session.output_types[i]), "LiteRtGetRankedTensorType");
     for (unsigned d = 0; d < session.output_types[i].layout.rank; d++) open |= session.output_types[i].layout.dims[d] < 0;
@@ -192,6 +197,7 @@ static void make_outputs(struct run *run) {
 }
 
 static void load(struct run *run) {
+  session.resized = false;
   make_model(run);
   enter(run, STAGE_PREPARE);
   check(run, STAGE_PREPARE, api.create_options(&session.options), "LiteRtCreateOptions");

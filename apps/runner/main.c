@@ -25,6 +25,7 @@ static void say(const char *text) {
 /* Nothing of a runtime is torn down: destructors of runtimes hang or crash, and the result is already complete. */
 static void end(struct run *run, int stage, const char *error) __attribute__((noreturn));
 static void end(struct run *run, int stage, const char *error) {
+  run->shared->ended = true;
   bool written = result_write(run->result_dir, &run->job, &run->result, error ? stage_name(stage) : NULL, error ? error : "");
   if (error) {
     say("runner: ");
@@ -67,7 +68,7 @@ static void supervise(struct run *run, pid_t child) {
   int status;
   while (waitpid(child, &status, 0) < 0)
     if (errno != EINTR) fail(run, STAGE_JOB, "waitpid: %s", strerror(errno));
-  if (WIFEXITED(status) && (WEXITSTATUS(status) == 0 || (WEXITSTATUS(status) >= EXIT_STAGE && WEXITSTATUS(status) < EXIT_STAGE + STAGES))) _exit(WEXITSTATUS(status));
+  if (WIFEXITED(status) && run->shared->ended) _exit(WEXITSTATUS(status));
   enum stage stage = (enum stage)run->shared->stage;
   run->job.runtime = run->shared->runtime;
   memcpy(run->result.runtime_version, run->shared->runtime_version, sizeof run->result.runtime_version);

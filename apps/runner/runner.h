@@ -87,7 +87,7 @@ struct backend {
 };
 
 /* What the parent knows when this process dies. */
-struct shared { volatile int stage; char runtime[64], runtime_version[128]; };
+struct shared { volatile int stage; volatile bool ended; char runtime[64], runtime_version[128]; };
 
 struct run {
   const char *job_dir, *result_dir;
