@@ -11,10 +11,14 @@ from edgekit.backends.litert import flatbuffer, running
 from edgekit.backends.litert.stock import Range, Ranges
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
+from edgekit.quantize.ranges import Histogram, choose, histogram
 from edgekit.tensors import Array, Arrays
 
 MOVING_AVERAGE = 0.95
 """The smoothing of the stock quantizer's own calibration (ai-edge-quantizer 0.10, `moving_average_update`)."""
+
+VALUES = 65536
+"""Values of an activation that are kept over all samples, for its histogram."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,9 +35,19 @@ class Source:
         """The calibration input sets."""
         return tuple(self.context.calibration)
 
-    @functools.cached_property
+    @property
     def extremes(self) -> dict[str, Array]:
-        """Minimum and maximum of every float activation in every sample: tensor name -> float64 [samples, 2]. Streams: nothing else is kept."""
+        """Minimum and maximum of every float activation in every sample: tensor name -> float64 [samples, 2]."""
+        return self._measured[0]
+
+    @functools.cached_property
+    def histograms(self) -> dict[str, Histogram]:
+        """How the values of every float activation are spread, from a sample of `VALUES` of them, by tensor name."""
+        extremes, picked = self._measured
+        return {name: histogram(values, extremes[name][:, 0].min(), extremes[name][:, 1].max()) for name, values in picked.items()}
+
+    @functools.cached_property
+    def _measured(self) -> tuple[dict[str, Array], dict[str, Array]]:
         return measure(self.content, self.model, self.samples, self.context)
 
     def fresh(self) -> Any:
@@ -53,17 +67,18 @@ def open_source(model: Model, context: Context) -> Source:
     return Source(model, context, given if as_given else flatbuffer.dump(parsed), as_given)
 
 
-def measure(content: bytes, model: Model, samples: tuple[Arrays, ...], context: Context) -> dict[str, Array]:
-    """Minimum and maximum of every float activation of the main graph in every sample, by tensor name: float64 [samples, 2].
+def measure(content: bytes, model: Model, samples: tuple[Arrays, ...], context: Context) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Extremes of every float activation of the main graph in every sample, float64 [samples, 2], and a sample of its values, by name.
 
-    Infinite padding constants (below -3e38) are no data and are left out, as the stock calibration does. Raises `ConversionError`
-    when an activation is not a number.
+    Padding constants that stand for infinity (beyond 3e38) are no data and are left out, as the stock calibration does. Raises
+    `ConversionError` when an activation is not a number.
     """
     import numpy as np
 
     parsed = flatbuffer.load(content)
     names = {index: flatbuffer.text(parsed.subgraphs[0].tensors[index].name) for index in running.activations(parsed)}
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names.values()}
+    extremes: dict[str, list[tuple[float, float]]] = {name: [] for name in names.values()}
+    picked: dict[str, list[Array]] = {name: [] for name in names.values()}
     session = running.Interpreter(content, model.signature, keep_all=True)
     for number, sample in enumerate(samples):
         context.progress(number, len(samples), "measure ranges")
@@ -71,13 +86,20 @@ def measure(content: bytes, model: Model, samples: tuple[Arrays, ...], context: 
         for index, name in names.items():
             values = session.tensor(index)
             if values is not None and values.size:
-                found[name].append(_extremes(values, name))
-    return {name: np.array(rows, np.float64) for name, rows in found.items() if rows}
+                extremes[name].append(_extremes(values, name))
+                picked[name].append(_pick(values, -(-VALUES // len(samples)), number))
+    found = [name for name, rows in extremes.items() if rows]
+    return {name: np.array(extremes[name], np.float64) for name in found}, {name: np.concatenate(picked[name]) for name in found}
 
 
 def true_ranges(source: Source) -> Ranges:
     """The true minimum and maximum over all samples."""
     return {name: Range(float(rows[:, 0].min()), float(rows[:, 1].max()), rank) for name, rows, rank in _ranked(source)}
+
+
+def least_error_ranges(source: Source, bits: int) -> Ranges:
+    """The ranges of least squared error, by tensor name."""
+    return {name: Range(*choose(source.histograms[name], "mse", bits=bits, symmetric=bits == 16), rank) for name, _, rank in _ranked(source)}
 
 
 def averaged_ranges(source: Source) -> Ranges:
@@ -107,6 +129,13 @@ def _extremes(values: Array, name: str) -> tuple[float, float]:
         finite = values[np.abs(values) < 3e38]
         return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     return low, high
+
+
+def _pick(values: Array, count: int, seed: int) -> Array:
+    import numpy as np
+
+    flat = values.reshape(-1)
+    return flat.copy() if flat.size <= count else flat[np.random.default_rng(seed).integers(0, flat.size, count)]
 
 
 def _names(parsed: Any) -> list[tuple[str, ...]]:
