@@ -113,7 +113,7 @@ def block(operations: Sequence[bytes], outputs: Sequence[str], inputs: Sequence[
 
 
 def feature(name: str, dtype: str, shape: Sequence[int]) -> bytes:
-    sizes = message(1, b"".join(varint(n) for n in shape)) if shape else b""
+    sizes = message(1, b"".join(varint(n) for n in shape)) if shape and min(shape) >= 0 else b""
     return text(1, name) + message(3, message(5, sizes + number(2, FEATURES[dtype])))
 
 

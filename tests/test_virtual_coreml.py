@@ -297,3 +297,15 @@ def test_reading_and_running_import_no_coremltools(tmp_path: Path) -> None:
         "assert not [m for m in sys.modules if m.split('.')[0] in ('coremltools', 'google', 'tensorflow')]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_open_sizes_are_fixed_by_the_user_and_fixed_ones_are_not(tmp_path: Path) -> None:
+    double = packages.operation("add", "double", {"x": "x", "y": "x"}, [packages.named("y", "float32", (-1, 3))])
+    data = packages.model({"x": ("float32", (-1, 3))}, {"y": "float32"}, packages.block([double], ["y"]))
+    path = str(packages.write(tmp_path / "m.mlpackage", data))
+    with pytest.raises(ConversionError, match="not fixed"):
+        mlprogram.open(path, {})
+    with pytest.raises(UsageError, match=r"takes \[\?, 3\]"):
+        mlprogram.open(path, {"x": (2, 4)})
+    model = mlprogram.open(path, {"x": (5, 3)})
+    assert [t.shape for t in model.signature.outputs] == [(5, 3)]

@@ -39,12 +39,22 @@ class Session:
 
         Raises `RunnerError`, stage `input`, for a missing or unknown name, a wrong shape or dtype; stage `invoke` names the operator that failed.
         """
+        return self.arrays(self.compute(self.tensors(inputs)))
+
+    def tensors(self, inputs: Arrays) -> dict[str, Any]:
+        """Inputs as the program takes them."""
         wanted = [item for item in self._program.inputs if item.type.kind != "state"]
         unknown = set(inputs) - {item.name for item in wanted}
         if unknown:
             raise RunnerError(f"unknown input {', '.join(sorted(unknown))}", f"inputs: {', '.join(x.name for x in wanted)}", stage="input")
-        fed = {item.name: _tensor(item, inputs) for item in wanted}
-        results = interpreter.run(self._plan, fed, self._states, self._tap)
+        return {item.name: _tensor(item, inputs) for item in wanted}
+
+    def compute(self, tensors: Mapping[str, Any]) -> list[Any]:
+        """The program's outputs, in its order, as it makes them."""
+        return interpreter.run(self._plan, tensors, self._states, self._tap)
+
+    def arrays(self, results: list[Any]) -> dict[str, Array]:
+        """Outputs as arrays of the types that the package's interface states."""
         types = {feature.name: feature.dtype for feature in self._program.features_out}
         return {name: _array(value, types.get(name, "")) for name, value in zip(self._plan.outputs, results, strict=True)}
 
