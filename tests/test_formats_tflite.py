@@ -298,3 +298,12 @@ def test_basic_pitch_fixes_its_batch_and_keeps_output_names() -> None:
     model = formats.open(str(fetch.path("basic-pitch-tflite")))
     assert [(s.name, s.shape) for s in model.signature.outputs] == [("contour", (1, 172, 264)), ("note", (1, 172, 88)), ("onset", (1, 172, 88))]
     assert model.notices and 500e6 < tflite.graph(model).macs < 550e6
+
+
+def test_a_resized_model_is_written_with_every_shape_inside(tmp_path: Path) -> None:
+    path = fetch.path("basic-pitch-tflite")
+    model = formats.open(str(path), {"input_2": (2, 43844, 1)})
+    fixed = formats.open(str(tflite.fix_shapes(model, tmp_path / "fixed.tflite")))
+    assert fixed.signature == model.signature and fixed.signature.outputs[0].shape == (2, 172, 264)
+    graph = tflite.graph(fixed)
+    assert not any(-1 in t.shape for t in graph.tensors) and graph.macs == 2 * tflite.graph(path).macs

@@ -68,7 +68,7 @@ def session(model: Model, *, threads: int = 1, reference_kernels: bool = False, 
     if reference_kernels and model.handle.xnnpack_only:
         kind = model.handle.xnnpack_only[0]
         raise ConversionError(f"{model.path.name}: there is no reference kernel for {kind}", "run it with XNNPACK, or convert it with to_float")
-    return Interpreter(model.path, model.handle, threads, reference_kernels, keep_state)
+    return Interpreter(model.path, model.handle, threads, "BUILTIN_REF" if reference_kernels else "AUTO", keep_state)
 
 
 def graph(model: Model | Path) -> Graph:
@@ -111,16 +111,23 @@ def fix_shapes(model: Model, out: Path) -> Path:
     """Write an opened model with its shapes made static throughout, as `open` fixed them. Raises `ConversionError`."""
     if model.path is None:
         raise ConversionError(f"{model.name}: not a file")
-    loaded = session(model).interpreter if model.handle.resize else None
-    shapes = {d["index"]: tuple(int(n) for n in d["shape"]) for d in loaded.get_tensor_details()} if loaded else {}
+    shapes: dict[int, tuple[int, ...]] = {}
+    if model.handle.resize:
+        kernels = "AUTO" if model.handle.xnnpack_only else "BUILTIN_WITHOUT_DEFAULT_DELEGATES"  # a delegate hides the shapes inside it
+        runner = Interpreter(model.path, model.handle, 1, kernels, keep_state=False)
+        runner.run(_zeros(model.handle))
+        shapes = {d["index"]: tuple(int(n) for n in d["shape"]) for d in runner.interpreter.get_tensor_details()}
     return tflite_rewrite.set_shapes(model.path, shapes, out)
 
 
 class Interpreter:
-    """A .tflite file in LiteRT's interpreter, called through its signature. `interpreter` is the runtime's own object."""
+    """A .tflite file in LiteRT's interpreter, called through its signature. `interpreter` is the runtime's own object.
 
-    def __init__(self, path: Path, handle: Handle, threads: int, reference_kernels: bool, keep_state: bool) -> None:
-        self.path, self.handle, self.threads, self.reference_kernels, self.keep_state = path, handle, threads, reference_kernels, keep_state
+    `kernels` names one of the runtime's resolvers (`ai_edge_litert.interpreter.OpResolverType`).
+    """
+
+    def __init__(self, path: Path, handle: Handle, threads: int = 1, kernels: str = "AUTO", keep_state: bool = False) -> None:
+        self.path, self.handle, self.threads, self.kernels, self.keep_state = path, handle, threads, kernels, keep_state
         self.interpreter: Any = self._load()
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
@@ -157,8 +164,7 @@ class Interpreter:
 
     def _load(self) -> Any:
         runtime = require("ai_edge_litert.interpreter", extra="litert", purpose="running a .tflite model")
-        kind = runtime.OpResolverType
-        resolver = kind.BUILTIN_REF if self.reference_kernels else kind.AUTO
+        resolver = getattr(runtime.OpResolverType, self.kernels)
         try:
             loaded = runtime.Interpreter(str(self.path), num_threads=self.threads, experimental_op_resolver_type=resolver)
             for port in self.handle.entry.inputs:
@@ -213,11 +219,15 @@ def _fixed_shape(port: Port, declared: Sequence[int], wanted: tuple[int, ...] | 
 
 def _inferred(path: Path, handle: Handle) -> dict[str, tuple[int, ...]]:
     """Shapes of inputs and outputs found by running on zeros: only the runtime knows how sizes carry through."""
+    zeros = _zeros(handle)
+    found = zeros | Interpreter(path, handle).run(zeros)
+    return {name: tuple(int(n) for n in array.shape) for name, array in found.items()}
+
+
+def _zeros(handle: Handle) -> dict[str, Array]:
     import numpy as np
 
-    zeros = {p.name: np.zeros(handle.resize.get(p.name, p.stored_shape), p.dtype) for p in handle.entry.inputs}
-    found = zeros | Interpreter(path, handle, threads=1, reference_kernels=False, keep_state=False).run(zeros)
-    return {name: tuple(int(n) for n in array.shape) for name, array in found.items()}
+    return {p.name: np.zeros(handle.resize.get(p.name, p.stored_shape), p.dtype) for p in handle.entry.inputs}
 
 
 def _spec(port: Port, graph: Graph, shape: tuple[int, ...] | None) -> TensorSpec:
