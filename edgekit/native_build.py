@@ -125,4 +125,6 @@ def _run(command: Sequence[str], scratch: Path | None = None) -> None:
         environment.setdefault("ZIG_LOCAL_CACHE_DIR", str(scratch / "zig"))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
-        raise EdgekitError(f"the runner could not be built: {' '.join(command[:3])} ... said: {done.stderr.strip()[:2000]}", "is the compiler complete?")
+        raise EdgekitError(
+            f"the runner could not be built: {' '.join(command[:3])} ... said: {done.stderr.strip()[:2000]}", "is the compiler complete?"
+        )

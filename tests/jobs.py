@@ -24,12 +24,14 @@ PYTHON = [sys.executable, "-m", "edgekit.hostrun"]
 Sample = Mapping[str, np.ndarray[Any, Any]]
 
 
-def write(folder: Path, artifact: Path, samples: Sequence[Sample], outputs: Sequence[TensorSpec], *, library: Path | None = None, **fields: Any) -> Path:
-    """Write a job folder: the artifact and the library copied, each sample's inputs as files."""
+def write(
+    folder: Path, artifact: Path, samples: Sequence[Sample], outputs: Sequence[TensorSpec], *, library: Path | None = None, **fields: Any
+) -> Path:
+    """Write a job folder: a copy of the artifact, a link to the library, each sample's inputs as files."""
     (folder / "inputs").mkdir(parents=True)
-    for path in (artifact, library):
-        if path is not None:
-            shutil.copy(path, folder / path.name)
+    shutil.copy(artifact, folder / artifact.name)
+    if library is not None:
+        (folder / library.name).symlink_to(library)
     files = tuple(tuple(_input(folder, i, name, array) for name, array in sample.items()) for i, sample in enumerate(samples))
     fields = {"runtime": "litert" if artifact.suffix == ".tflite" else "onnxruntime", "min_runs": 0, **fields}
     contract.write(folder, Job(artifact=artifact.name, samples=files, outputs=tuple(outputs), library=library.name if library else "", **fields))
@@ -45,7 +47,9 @@ def _input(folder: Path, sample: int, name: str, array: Any) -> TensorFile:
 def execute(command: Sequence[str], folder: Path, result: Path, **environment: str) -> tuple[int, Result]:
     """Run an executor; its exit code and the result it wrote, which must be there and must parse."""
     result.mkdir(exist_ok=True)
-    done = subprocess.run([*command, str(folder), str(result)], capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment})
+    done = subprocess.run(
+        [*command, str(folder), str(result)], capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment}
+    )
     assert done.stdout == ""
     assert not list(result.glob(".*")), "a temporary file was left"
     return done.returncode, contract.read_result(result)

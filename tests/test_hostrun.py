@@ -132,7 +132,9 @@ def test_delegation_counts_what_xnnpack_took(tmp_path: Path) -> None:
         "xnnpack": Delegation("xnnpack", 2, 3, 2, ("ADD",), ("REVERSE_V2",)),
         "cpu": Delegation("", 0, 3, 0, (), ("ADD", "REVERSE_V2")),
     }.items():
-        folder = jobs.write(tmp_path / accelerator, half_delegated(tmp_path), [{"x": x}], [TensorSpec("y", (1, 4), "float32")], accelerator=accelerator)
+        folder = jobs.write(
+            tmp_path / accelerator, half_delegated(tmp_path), [{"x": x}], [TensorSpec("y", (1, 4), "float32")], accelerator=accelerator
+        )
         _, result = jobs.execute(jobs.PYTHON, folder, tmp_path / f"{accelerator}-out")
         assert result.delegation == expected
         np.testing.assert_array_equal(jobs.outputs(tmp_path / f"{accelerator}-out", result)[0]["y"], [[16, 12, 8, 4]])

@@ -106,6 +106,21 @@ def test_part_of_a_model_delegated_is_not_called_whole(tmp_path: Path) -> None:
     assert result.delegation is None
 
 
+@pytest.mark.parametrize("accelerator", ["cpu", "xnnpack"])
+def test_int8_arithmetic_is_the_python_runtime_s(accelerator: str, tmp_path: Path) -> None:
+    """With one scale for all, a quantized sum is the sum of the stored values, saturated."""
+    specs = [(name, "int8", (1, 64)) for name in ("a", "b", "sum")]
+    model = tiny.write_tflite(tmp_path / "m.tflite", specs, [("ADD", ["a", "b"], ["sum"])], ["a", "b"], ["sum"], scale=0.25)
+    samples = [{name: values("int8", (1, 64)) for name in ("a", "b")} for _ in range(4)]
+    wanted = [TensorSpec("sum", (1, 64), "int8")]
+    jobs.write(tmp_path / "job", model, samples, wanted, library=jobs.library("litert"), accelerator=accelerator)
+    for name, command in {"native": jobs.native(), "python": jobs.PYTHON}.items():
+        _, result = jobs.execute(command, tmp_path / "job", tmp_path / name)
+        for sample, got in zip(samples, jobs.outputs(tmp_path / name, result), strict=True):
+            exact = np.clip(sample["a"].astype(int) + sample["b"], -128, 127)
+            np.testing.assert_array_equal(got["sum"], exact)
+
+
 @pytest.mark.parametrize("kind", ["tflite", "onnx"])
 def test_an_open_dimension_takes_the_job_s(kind: str, tmp_path: Path) -> None:
     sample = {"x": np.arange(12, dtype="f").reshape(4, 3)}
@@ -238,7 +253,9 @@ def _mutants(count: int) -> list[bytes]:
             at = rng.randrange(len(data) + 1)
             choice = rng.randrange(4)
             if choice == 0:
-                data[at:at] = rng.choice([b'"', b"\\", b"{", b"[", b"]", b"}", b",", b":", b"\\u", b"\xff", b"\xe2\x82", b"0", b"e", b"-", b"\x00", b"\n"])
+                data[at:at] = rng.choice(
+                    [b'"', b"\\", b"{", b"[", b"]", b"}", b",", b":", b"\\u", b"\xff", b"\xe2\x82", b"0", b"e", b"-", b"\x00", b"\n"]
+                )
             elif choice == 1:
                 del data[at : at + rng.randint(1, 8)]
             elif choice == 2 and at < len(data):
@@ -263,7 +280,9 @@ def test_the_json_reader_survives_and_agrees_with_python(tmp_path: Path) -> None
     (tmp_path / "fuzz.c").write_text(FUZZER)
     sources = native_build.sources()
     flags = ["-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{sources}"]
-    built = subprocess.run(["cc", *flags, str(tmp_path / "fuzz.c"), str(sources / "json.c"), "-o", str(tmp_path / "fuzz")], capture_output=True, check=False)
+    built = subprocess.run(
+        ["cc", *flags, str(tmp_path / "fuzz.c"), str(sources / "json.c"), "-o", str(tmp_path / "fuzz")], capture_output=True, check=False
+    )
     if b"asan" in built.stderr:
         pytest.skip("the compiler has no sanitizers")
     assert built.returncode == 0, built.stderr.decode()
@@ -348,7 +367,12 @@ def test_a_pinned_wheel_with_other_bytes_is_refused(tmp_path: Path, monkeypatch:
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {wheel.package}\nVersion: {wheel.version}\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\n")
         archive.writestr(f"{info}/RECORD", "")
-    for name, value in {"EDGEKIT_CACHE": str(tmp_path / "cache"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(file.parent), "PIP_CONFIG_FILE": "/dev/null"}.items():
+    for name, value in {
+        "EDGEKIT_CACHE": str(tmp_path / "cache"),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(file.parent),
+        "PIP_CONFIG_FILE": "/dev/null",
+    }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(MissingPackageError, match="is pinned"):
         runtimes.install("litert", "linux-aarch64")
@@ -356,12 +380,17 @@ def test_a_pinned_wheel_with_other_bytes_is_refused(tmp_path: Path, monkeypatch:
 
 
 EMULATOR = shutil.which("qemu-aarch64-static")
-ARM_CPUINFO = "".join(f"processor\t: {i}\nFeatures\t: fp asimd crc32 atomics\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0b\n\n" for i in range(2))
+ARM_CPUINFO = "".join(
+    f"processor\t: {i}\nFeatures\t: fp asimd crc32 atomics\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0b\n\n" for i in range(2)
+)
 
 
 @pytest.fixture(scope="module")
 def arm(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs the 64-bit Arm build here, under qemu with the libraries of Debian's cross compiler."""
+    """The command that runs the 64-bit Arm build here, under qemu with the libraries of Debian's cross compiler.
+
+    A processor is named: with all that qemu 7.2 can emulate switched on, LiteRT 2.3 computes wrong int8 values.
+    """
     libraries = Path("/usr/aarch64-linux-gnu/lib")
     if not EMULATOR or not libraries.is_dir():
         pytest.skip("needs qemu-user-static and gcc-aarch64-linux-gnu")
@@ -369,7 +398,7 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     (root / "lib").symlink_to(libraries)
     (root / "proc").mkdir()
     (root / "proc/cpuinfo").write_text(ARM_CPUINFO)  # runtimes ask it for the processor's features; the host's would mislead them
-    return [EMULATOR, "-L", str(root), str(runtimes.runner("linux-aarch64"))]
+    return [EMULATOR, "-cpu", "cortex-a76", "-L", str(root), str(runtimes.runner("linux-aarch64"))]
 
 
 @pytest.mark.slow
@@ -424,7 +453,9 @@ def test_efficientnet_on_arm_gives_torch_s_logits(arm: list[str], tmp_path: Path
     with torch.no_grad():
         expected = model(image).numpy()
     library = runtimes.install("onnxruntime", "linux-aarch64")
-    folder = jobs.write(tmp_path / "job", tmp_path / "m.onnx", [{"image": image.numpy()}], [TensorSpec("logits", (1, 1000), "float32")], library=library)
+    folder = jobs.write(
+        tmp_path / "job", tmp_path / "m.onnx", [{"image": image.numpy()}], [TensorSpec("logits", (1, 1000), "float32")], library=library
+    )
     _, result = jobs.execute(arm, folder, tmp_path / "out")
     got = jobs.outputs(tmp_path / "out", result)[0]["logits"]
     np.testing.assert_allclose(got, expected, atol=1e-4)  # float32 sums in another order; the logits reach about 10
