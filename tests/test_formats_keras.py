@@ -90,5 +90,5 @@ def test_batch_statistics_in_a_savedmodel_are_refused(tmp_path):
 
     net = Net()
     tf.saved_model.save(net, str(tmp_path / "net"), signatures=net.__call__)
-    with pytest.raises(ConversionError, match="training mode: FusedBatchNormV3 in layer .*bn"):
+    with pytest.raises(ConversionError, match=r"training mode: FusedBatchNormV3 in layer .*bn"):
         formats.open(str(tmp_path / "net"))

@@ -10,7 +10,7 @@ from typing import Any
 from edgekit.converters._tflite_edges import write
 from edgekit.errors import ConversionError, require
 from edgekit.formats import Model, onnx
-from edgekit.formats._onnx_graph import layer
+from edgekit.formats._onnx_graph import graphs, layer
 from edgekit.formats._source import digest_of_files
 from edgekit.tensors import Signature, TensorSpec
 
@@ -20,6 +20,7 @@ def result(source: Model, proto: Any, ends: tuple[Sequence[str], Sequence[str]],
     names = source.signature
     wanted = {**dict(zip(ends[0], [s.name for s in names.inputs], strict=True)), **dict(zip(ends[1], [s.name for s in names.outputs], strict=True))}
     _check_known(proto, source.name)
+    _forget_origin(proto)
     _rename(proto, wanted)
     _reorder(proto.graph.input, [s.name for s in names.inputs])
     _reorder(proto.graph.output, [s.name for s in names.outputs])
@@ -37,6 +38,19 @@ def _check_known(proto: Any, name: str) -> None:
         if not defs.has(node.op_type, node.domain) and (node.domain, node.op_type) not in own:
             what = f"{name}: {node.op_type.removeprefix('TFL_')} in layer {layer(node)} has no counterpart in ONNX"
             raise ConversionError(what, "replace that operator")
+
+
+def _forget_origin(proto: Any) -> None:
+    """Drop stack traces and object numbers, which differ from run to run and tell of the machine."""
+    for graph in graphs(proto.graph):
+        for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+            part.ClearField("metadata_props")
+            part.ClearField("doc_string")
+    proto.ClearField("metadata_props")
+    for function in proto.functions:
+        for part in (function, *function.node, *function.value_info):
+            part.ClearField("metadata_props")
+            part.ClearField("doc_string")
 
 
 def _rename(proto: Any, wanted: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from edgekit import tools
 from edgekit.converters import _litert_result, _tflite_edges
 from edgekit.errors import ConversionError
-from edgekit.formats import Model, onnx
+from edgekit.formats import Model, onnx, tflite
 from edgekit.formats._onnx_graph import graphs, layer
 from edgekit.legalize import onnx_prepare
 from edgekit.legalize.onnx_prepare import Prepared
@@ -41,7 +41,9 @@ def convert(model: Model, workdir: Path) -> Model:
     prepared = onnx_prepare.prepare(model)
     check_operators(prepared.model.handle, model.name)
     with tempfile.TemporaryDirectory(dir=workdir) as folder:
-        data = _run(python, prepared, Path(folder)).read_bytes()
+        made = _run(python, prepared, Path(folder))
+        _refuse_custom(made, prepared)
+        data = made.read_bytes()
     data, notices = _restore_edges(data, model, prepared)
     path = _tflite_edges.write(workdir / f"{model.name}.tflite", data)
     return _litert_result.result(model, path, (*prepared.notices, *notices))
@@ -76,6 +78,16 @@ def _run(python: Path, prepared: Prepared, folder: Path) -> Path:
         what = f"{prepared.model.name}: onnx2tf failed: {_reason(done.stdout + done.stderr, prepared.model.handle)}"
         raise ConversionError(what, "replace that operator; on Python 3.12 or newer edgekit tools installs a newer onnx2tf that converts more")
     return made
+
+
+def _refuse_custom(made: Path, prepared: Prepared) -> None:
+    """onnx2tf writes an operator it does not know as a custom one named `ONNX_...`."""
+    for operator in tflite.graph(made).operators:
+        if operator.custom:
+            kind = operator.type.removeprefix("ONNX_")
+            where = next((f"{n.op_type} in layer {layer(n)}" for n in prepared.model.handle.graph.node if n.op_type.upper() == kind), kind)
+            hint = "replace that operator, or keep it outside the model"
+            raise ConversionError(f"{prepared.model.name}: {where} has no counterpart in LiteRT", hint)
 
 
 def _reason(said: str, proto: Any) -> str:

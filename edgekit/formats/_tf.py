@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgekit.errors import ConversionError, require
@@ -77,12 +78,34 @@ def import_graph(graph_def: Any, sources: Sequence[str], results: Sequence[str],
 
     for called in graph_def.library.function:  # stated for the arguments before freezing, and wrong since
         called.attr.pop("_input_shapes", None)
+    _own_function_names(graph_def)
 
     def imported(*tensors: Any) -> Any:
         found = tf.graph_util.import_graph_def(graph_def, dict(zip(sources, tensors, strict=True)), list(results), name="")
         return tuple(tf.identity(value, name=f"{OUTPUT}_{i}") for i, value in enumerate(found))
 
     return tf.compat.v1.wrap_function(imported, _tensor_specs(inputs))
+
+
+def _own_function_names(graph_def: Any) -> None:
+    """Number the graph's functions and add its hash: TensorFlow keeps one table of functions for all models of a process."""
+    names = natural_order([function.signature.name for function in graph_def.library.function])
+    _rename_functions(graph_def, {name: f"fn{i}" for i, name in enumerate(names)})
+    own = hashlib.sha256(graph_def.SerializeToString(deterministic=True)).hexdigest()[:12]
+    _rename_functions(graph_def, {f"fn{i}": f"fn{i}_{own}" for i in range(len(names))})
+
+
+def _rename_functions(graph_def: Any, names: Mapping[str, str]) -> None:
+    for function in graph_def.library.function:
+        function.signature.name = names[function.signature.name]
+    for gradient in graph_def.library.gradient:
+        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
+        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
+    for node in nodes(graph_def):
+        node.op = names.get(node.op, node.op)
+        for attribute in node.attr.values():
+            for called in (*([attribute.func] if attribute.HasField("func") else []), *attribute.list.func):
+                called.name = names.get(called.name, called.name)
 
 
 def inlined(function: Any, inputs: Sequence[TensorSpec]) -> Any:
