@@ -8,7 +8,7 @@
 
 typedef void object;
 
-enum { BUILTIN_CUSTOM = 32, BUILTIN_DELEGATE = 51 };
+enum { BUILTIN_CUSTOM = 32, BUILTIN_DELEGATE = 51, ALLOW_DYNAMIC_TENSORS = 1 };
 
 /* TfLiteXNNPackDelegateOptions grows with each version; it is returned through memory of the caller's, and its first field never moved. */
 struct xnnpack_options { int32_t threads; char rest[1020]; };
@@ -228,7 +228,7 @@ static int ignore(object *context, object *delegate, void *data) { return (void)
 
 /* With a delegate that takes nothing, the runtime does not apply the one it would apply by default. */
 static object *make_nothing(struct run *run) {
-  static const struct delegate_builder builder = {.prepare = ignore};
+  static const struct delegate_builder builder = {.prepare = ignore, .flags = ALLOW_DYNAMIC_TENSORS};
   if (!api.delegate_create) fail(run, STAGE_PREPARE, "this library cannot be kept from using XNNPACK");
   return api.delegate_create(&builder);
 }
@@ -286,14 +286,15 @@ static const void *output(struct run *run, int index, struct tensor *actual) {
   return data;
 }
 
-struct plan_census { struct census operators; int partitions; };
+struct plan_census { struct census operators; int partitions; bool done; };
 
-/* Counts the operators of the plan, as a delegate that takes none of them. */
+/* Counts the operators of the main graph's plan, as a delegate that takes none of them. It is called for each graph, the main one first. */
 static int count(object *context, object *delegate, void *data) {
   struct plan_census *census = data;
   struct int_array *plan = NULL;
   (void)delegate;
-  if (api.plan(context, &plan) != 0 || !plan) return 0;
+  if (census->done || api.plan(context, &plan) != 0 || !plan) return 0;
+  census->done = true;
   for (int i = 0; i < plan->size; i++) {
     object *node = NULL, *kind = NULL;
     if (api.node(context, plan->data[i], &node, &kind) != 0 || !kind) continue;
@@ -308,7 +309,8 @@ static int count(object *context, object *delegate, void *data) {
 /* A second interpreter is asked, with a counter before the delegate and one after it: the measured one stays as it was. */
 static void place(struct run *run) {
   static struct plan_census before, after;
-  struct delegate_builder first = {.data = &before, .prepare = count}, second = {.data = &after, .prepare = count};
+  struct delegate_builder first = {.data = &before, .prepare = count, .flags = ALLOW_DYNAMIC_TENSORS};
+  struct delegate_builder second = {.data = &after, .prepare = count, .flags = ALLOW_DYNAMIC_TENSORS};
   bool xnnpack = strcmp(run->job.accelerator, "xnnpack") == 0;
   if (!api.delegate_create || !api.modify || !api.plan || !api.node || !api.builtin || !api.custom) return;
   object *interpreter = make_interpreter(run, api.delegate_create(&first), xnnpack ? make_xnnpack(run) : NULL);

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgekit.errors import MissingPackageError, RunnerError, require
 from edgekit.hostruntimes import Executable, Runtime, check_options, choice, match
@@ -100,29 +100,31 @@ def _names(interpreter: Any, details: Sequence[dict[str, Any]], side: str) -> li
 
 
 def _delegation(nodes: Sequence[dict[str, Any]], accelerator: str) -> Delegation | None:
-    """Which operators the delegate's nodes replaced.
+    """Which operators the delegate's nodes replaced. The interpreter still lists those, with the DELEGATE nodes behind them."""
+    operators = [_Operator(node["op_name"], node["inputs"].tolist(), node["outputs"].tolist()) for node in nodes if node["op_name"] != "DELEGATE"]
+    parts = [(node["inputs"].tolist(), node["outputs"].tolist()) for node in nodes if node["op_name"] == "DELEGATE"]
+    taken = _replaced(operators, {x for part in parts for x in part[0]}, {x for part in parts for x in part[1]})
+    kinds = [tuple(sorted({op.kind for i, op in enumerate(operators) if (i in taken) is wanted})) for wanted in (True, False)]
+    return Delegation("xnnpack" if accelerator == "xnnpack" else "", len(taken), len(operators), len(parts), *kinds)
 
-    The interpreter lists the replaced operators still, with the DELEGATE nodes behind them. What such a node replaced is what its outputs
-    depend on, back to its inputs.
+
+class _Operator(NamedTuple):
+    kind: str
+    inputs: list[int]
+    outputs: list[int]
+
+
+def _replaced(operators: Sequence[_Operator], given: set[int], made: set[int]) -> set[int]:
+    """Operators inside parts that take the tensors `given` and make `made`.
+
+    Inside is what makes `made`, what makes an inner tensor, and what uses an inner tensor: those exist nowhere outside.
     """
-    operators = {i: node for i, node in enumerate(nodes) if node["op_name"] != "DELEGATE"}
-    parts = [node for node in nodes if node["op_name"] == "DELEGATE"]
-    maker = {tensor: i for i, node in operators.items() for tensor in node["outputs"].tolist()}
     taken: set[int] = set()
-    for part in parts:
-        taken |= _replaced(operators, maker, set(part["inputs"].tolist()), part["outputs"].tolist())
-    kinds = [sorted({operators[i]["op_name"] for i in group}) for group in (taken, operators.keys() - taken)]
-    return Delegation("xnnpack" if accelerator == "xnnpack" else "", len(taken), len(operators), len(parts), tuple(kinds[0]), tuple(kinds[1]))
-
-
-def _replaced(operators: dict[int, dict[str, Any]], maker: dict[int, int], given: set[int], wanted: list[int]) -> set[int]:
-    found: set[int] = set()
-    pending = list(wanted)
-    while pending:
-        tensor = pending.pop()
-        at = maker.get(tensor)
-        if tensor in given or at is None or at in found:
-            continue
-        found.add(at)
-        pending += operators[at]["inputs"].tolist()
-    return found
+    needed, inner = set(made), set[int]()
+    while True:
+        found = {i for i, op in enumerate(operators) if needed & set(op.outputs) or inner & set(op.inputs)} - taken
+        if not found:
+            return taken
+        taken |= found
+        inner |= {x for i in found for x in operators[i].outputs} - made
+        needed |= {x for i in found for x in operators[i].inputs} - given
