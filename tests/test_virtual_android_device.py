@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -62,6 +63,15 @@ def test_exec_in_stores_stdin(adb: Adb, phone: RunningDevice) -> None:
     deadline = time.monotonic() + 10
     while (held := adb.on(phone, "exec-out", "cat /data/local/tmp/whole 2>/dev/null").stdout) != data:
         assert time.monotonic() < deadline, len(held)
+
+
+def test_programs_in_the_background_outlive_their_shell_and_leave_no_zombie(adb: Adb, phone: RunningDevice) -> None:
+    adb.on(phone, "shell", "(sleep 0.3; echo done > /data/local/tmp/note) </dev/null >/dev/null 2>&1 &")
+    deadline = time.monotonic() + 5
+    while adb.on(phone, "shell", "cat /data/local/tmp/note").stdout != b"done\n":
+        assert time.monotonic() < deadline
+    adb.on(phone, "shell", "true")
+    assert b"Z" not in adb.on(phone, "shell", "ps -o stat").stdout
 
 
 def test_client_that_leaves_ends_the_command(adb: Adb, phone: RunningDevice) -> None:
@@ -203,6 +213,25 @@ def test_device_ends_with_the_process_that_started_it() -> None:
     assert not folder.exists()
 
 
+def test_killed_device_takes_its_programs_along_and_is_forgotten(adb: Adb, phone: RunningDevice) -> None:
+    adb.on(phone, "shell", "(sleep 741 &) </dev/null >/dev/null 2>&1")
+    assert subprocess.run(["pgrep", "-f", "sleep 741"], capture_output=True, check=False).stdout
+    os.kill(phone.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while subprocess.run(["pgrep", "-f", "sleep 741"], capture_output=True, check=False).stdout:
+        assert time.monotonic() < deadline
+    assert phone.serial not in [found.serial for found in android.running()]
+    assert not Path(phone.folder).exists()
+
+
+def test_port_that_is_taken_is_an_error_and_leaves_nothing(phone: RunningDevice) -> None:
+    before = android.running()
+    with pytest.raises(DeviceError, match="in use"):
+        android.start(DeviceOptions(serial="TAKEN", port=int(phone.address.split(":")[1])))
+    assert android.running() == before
+    assert not (Path(phone.folder).parent / "TAKEN").exists()
+
+
 _NOT_ROOT = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
 _FORGET_QEMU = 'mount -t binfmt_misc none /proc/sys/fs/binfmt_misc && exec "$@"'
 _NO_QEMU = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _FORGET_QEMU, "sh", *_NOT_ROOT]
@@ -234,6 +263,7 @@ def test_root_without_namespaces_gets_a_copy(adb: Adb, start_phone: Callable[...
     assert adb.on(plain, "shell", script).stdout.startswith(b"aarch64\n3\n")
     with pytest.raises(DeviceError, match="mount namespaces"):
         android.set_faults(plain.serial, Faults(read_only=True))
+    assert subprocess.run(["pgrep", "-f", "sleep 321"], capture_output=True, check=False).stdout
     android.stop(plain.serial)
     assert not Path(plain.folder).exists()
     assert subprocess.run(["pgrep", "-f", "sleep 321"], capture_output=True, check=False).stdout == b""

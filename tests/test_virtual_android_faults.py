@@ -169,6 +169,7 @@ def test_killed_program_ends_by_signal_9(adb: Adb, phone: RunningDevice) -> None
 def test_reboot_in_a_run_ends_it_and_comes_back(adb: Adb, phone: RunningDevice) -> None:
     android.set_faults(phone.serial, Faults(events=(Fault("run", "reboot", match="sleep", after_s=0.2),)))
     adb.on(phone, "shell", "echo kept > /data/local/tmp/note; (sleep 654 &) </dev/null >/dev/null 2>&1")
+    assert adb.on(phone, "shell", "ps -o args | grep -c '[s]leep 654'").stdout == b"1\n"
     done = adb.on(phone, "shell", "sleep 30; echo never", timeout_s=20)
     assert b"never" not in done.stdout
     adb.await_state(phone, "device")

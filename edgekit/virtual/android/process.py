@@ -62,7 +62,7 @@ def running() -> tuple[RunningDevice, ...]:
         if _alive(folder):
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 found.append(msgspec.json.decode((folder / STATE).read_bytes(), type=RunningDevice))
-        elif (folder / STATE).exists() or time.time() - folder.stat().st_mtime > _STALE_S:
+        elif (folder / STATE).exists() or _age_s(folder) > _STALE_S:
             shutil.rmtree(folder, ignore_errors=True)
     return tuple(found)
 
@@ -70,12 +70,11 @@ def running() -> tuple[RunningDevice, ...]:
 def stop(serial: str) -> None:
     """Stop a device and remove its files. Raises `DeviceError` when there is none of that name."""
     folder = _folder_of(serial)
-    pid = msgspec.json.decode((folder / STATE).read_bytes(), type=RunningDevice).pid
     with contextlib.suppress(DeviceError):
         control.ask(folder, serial, control.Request("stop"))
     if not _wait_dead(folder, _STOP_S):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.kill(msgspec.json.decode((folder / STATE).read_bytes(), type=RunningDevice).pid, signal.SIGKILL)
         _wait_dead(folder, _STOP_S)
     _kill_strays(folder)
     parent = _PARENTS.pop(serial, None)
@@ -135,11 +134,14 @@ def _launch(folder: Path, options: DeviceOptions) -> RunningDevice:
         process = subprocess.Popen(
             command, stdin=stdin, stdout=subprocess.PIPE, stderr=log, env=os.environ | {"PYTHONPATH": path}, start_new_session=True, cwd="/"
         )
-    ready = _await_ready(process, folder)
-    if not ready.port:
+    try:
+        ready = _await_ready(process, folder)
+        if not ready.port:
+            raise DeviceError(f"the virtual device would not start: {ready.error}", ready.hint, device=options.serial, reason="start")
+    except BaseException:
         process.kill()
         process.wait()
-        raise DeviceError(f"the virtual device would not start: {ready.error}", ready.hint, device=options.serial, reason="start")
+        raise
     _PARENTS[options.serial] = process
     found = RunningDevice(options.serial, f"{options.host}:{ready.port}", process.pid, options.model, str(folder), bool(prefix))
     part = folder / f".{STATE}.part"
@@ -151,7 +153,7 @@ def _launch(folder: Path, options: DeviceOptions) -> RunningDevice:
 def _isolation(options: DeviceOptions) -> list[str]:
     """The command that gives the device namespaces of its own; empty where root may not make them and a copy of the userland must do."""
     on_host = binfmt.ensure_on_host()
-    namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child=SIGTERM", "--propagation", "private"]
+    namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--propagation", "private"]
     with_user = [*namespaces, "--user", "--map-root-user"]
     root = os.geteuid() == 0
     for candidate in [namespaces] * (root and on_host) + [with_user]:
@@ -203,6 +205,13 @@ def _kill_strays(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if link.readlink() == folder / "root":
                 os.kill(int(link.parent.name), signal.SIGKILL)
+
+
+def _age_s(folder: Path) -> float:
+    try:
+        return time.time() - folder.stat().st_mtime
+    except FileNotFoundError:  # another process was faster
+        return 0.0
 
 
 def _wait_dead(folder: Path, timeout_s: float) -> bool:

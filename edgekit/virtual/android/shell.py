@@ -25,6 +25,8 @@ _SHELL = "/system/bin/sh"
 _CHUNK_BYTES = 1 << 16
 _TAIL_BYTES = 4096
 _GRACE_S = 5.0
+_starting = threading.Lock()
+_awaited: set[int] = set()  # processes whose end a session waits for
 _ENVIRONMENT = {
     "PATH": "/system/bin:/data/local/tmp",
     "HOME": "/data",
@@ -79,7 +81,9 @@ def exit_code(returncode: int) -> int:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End the command and what it started."""
+    """End the command and what it started; what a command that is over left in the background stays, as on a phone."""
+    if process.poll() is not None:
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -88,9 +92,10 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 def _session(device: Device, link: Link, command: str, framed: bool, stream: Stream) -> Iterator[Session]:
     arguments = [_SHELL, "-c", command] if command else [_SHELL]
     stderr = subprocess.PIPE if framed else subprocess.STDOUT
-    process = subprocess.Popen(
-        arguments, env=_ENVIRONMENT, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True, bufsize=0
-    )
+    pipe = subprocess.PIPE
+    with _starting:
+        process = subprocess.Popen(arguments, env=_ENVIRONMENT, cwd="/", stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=True, bufsize=0)
+        _awaited.add(process.pid)
     session = Session(device, link, stream, command, framed, process, threading.Lock(), {"bytes": 0}, bytearray())
     timer = _timer(session)
 
@@ -104,13 +109,21 @@ def _session(device: Device, link: Link, command: str, framed: bool, stream: Str
         if timer:
             timer.cancel()
         link.at_end.remove(end)
-        if process.poll() is None:
-            kill_group(process)
-            process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe:
+        kill_group(process)
+        process.wait()
+        _awaited.discard(process.pid)
+        _reap_orphans()
+        for end_of_pipe in (process.stdin, process.stdout, process.stderr):
+            if end_of_pipe:
                 with contextlib.suppress(OSError):
-                    pipe.close()
+                    end_of_pipe.close()
+
+
+def _reap_orphans() -> None:
+    """Wait for what has ended in the background: in its namespace, this process is the one that must."""
+    with _starting, contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in _awaited:
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def _timer(session: Session) -> threading.Timer | None:
