@@ -119,7 +119,8 @@ class AdbLink:
         """Before Android 7 there is no shell service of version 2: the request is closed, which looks like a drop."""
         if str(error.__cause__) != "closed":
             return
-        with translated(self.device, "asking for features"):
+        features = "shell_v2"
+        with contextlib.suppress(DeviceError), translated(self.device, "asking for features"):
             features = adb_server.ask(self._server, f"host-serial:{self.device}:features")
         if "shell_v2" not in features.split(","):
             what = "the device's adb has no shell service of version 2"

@@ -14,6 +14,8 @@ from typing import BinaryIO
 
 PACKET_BYTES = 64 << 10
 _WINDOW_PACKETS = 16
+# What sockets and the adb server may hold when all is sent, and the slowest link that is worth waiting for.
+_QUEUED_BYTES, _SLOWEST_BYTES_PER_S = 16 << 20, 500e3
 _DATA = struct.pack("<4sI", b"DATA", PACKET_BYTES)
 
 
@@ -30,6 +32,7 @@ def send_file(channel: socket.socket, path: Path, remote: str, mode: int) -> Non
 
     Raises `SyncFailedError` with the device's text, `EOFError` or `OSError` when the link breaks.
     """
+    silence_s = channel.gettimeout()
     _request(channel, b"SEND", f"{remote},{0o100000 | mode}")
     buffer = bytearray(_WINDOW_PACKETS * PACKET_BYTES)
     try:
@@ -39,10 +42,12 @@ def send_file(channel: socket.socket, path: Path, remote: str, mode: int) -> Non
                 if select.select([channel], [], [], 0)[0]:
                     break
         channel.sendall(struct.pack("<4sI", b"DONE", int(path.stat().st_mtime) & 0xFFFFFFFF))
+        _wait_longer(channel, path.stat().st_size)
     except (BrokenPipeError, ConnectionResetError):
         _expect_okay(channel)
         raise
     _expect_okay(channel)
+    channel.settimeout(silence_s)
 
 
 def receive_file(stream: BinaryIO, channel: socket.socket, remote: str, path: Path, limit_bytes: int) -> int:
@@ -51,6 +56,7 @@ def receive_file(stream: BinaryIO, channel: socket.socket, remote: str, path: Pa
     Raises `SyncFailedError`, `TooLargeError`, `EOFError` or `OSError`.
     """
     _request(channel, b"RECV", remote)
+    _acknowledge_at_once(channel)
     buffer = memoryview(bytearray(PACKET_BYTES))
     total = 0
     with path.open("wb") as file:
@@ -74,6 +80,18 @@ def receive_file(stream: BinaryIO, channel: socket.socket, remote: str, path: Pa
 def _request(channel: socket.socket, kind: bytes, path: str) -> None:
     raw = path.encode()
     channel.sendall(struct.pack("<4sI", kind, len(raw)) + raw)
+
+
+def _acknowledge_at_once(channel: socket.socket) -> None:
+    """The adb server writes header and content apart, and would wait 40 ms for a delayed acknowledgement. Linux forgets the option soon."""
+    if hasattr(socket, "TCP_QUICKACK"):
+        channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
+def _wait_longer(channel: socket.socket, size_bytes: int) -> None:
+    silence_s = channel.gettimeout()
+    if silence_s is not None:
+        channel.settimeout(silence_s + min(size_bytes, _QUEUED_BYTES) / _SLOWEST_BYTES_PER_S)
 
 
 def _fill(file: BinaryIO, buffer: bytearray) -> int:

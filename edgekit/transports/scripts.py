@@ -17,19 +17,20 @@ import msgspec
 FAILED = 73
 NOT_EXECUTABLE = 74
 
+# Few processes: each costs milliseconds on a phone and tens of them under emulation. mksh and bash know the time themselves.
 _PREPARE = """
 umask 077
-mkdir -p "$BASE/cache" && cd "$BASE" && mkdir "run-$ID.part" "run-$ID.part/job" "run-$ID.part/result" || exit 73
-echo "$OWNER $(date +%s)" > "run-$ID.part/.owner" || exit 73
+now=${EPOCHREALTIME:-$(date +%s)}
+now=${now%%[.,]*}
+set -- "$BASE/cache" "$BASE/run-$ID.part/result"
+while IFS= read -r folder && [ -n "$folder" ]; do set -- "$@" "$BASE/run-$ID.part/job/$folder"; done
+mkdir -p "$BASE/run-$ID.part/job" "$@" && cd "$BASE" && echo "$OWNER $now" > "run-$ID.part/.owner" || exit 73
 set --
-while IFS= read -r line; do
-  case $line in
-    d\\ *) mkdir -p "run-$ID.part/job/${line#d }" || exit 73 ;;
-    c\\ *) if [ -f "cache/${line#c }" ]; then echo "have ${line#c }"; set -- "$@" "cache/${line#c }"; fi ;;
-  esac
+while IFS= read -r hash; do
+  if [ -f "cache/$hash" ]; then echo "have $hash"; set -- "$@" "cache/$hash"; fi
 done
 [ $# = 0 ] || touch -c "$@"
-echo "now $(date +%s)"
+echo "now $now"
 for file in run-*/.owner; do read -r line < "$file" && echo "run $file $line"; done
 exit 0
 """
@@ -46,10 +47,12 @@ umask 077
 cd "$BASE" || exit 73
 job=run-$ID.part/job
 while IFS=' ' read -r kind hash name; do
-  if [ "$kind" = new ]; then mv -f "cache/.$ID-$hash" "cache/$hash" || exit 73; fi
+  if [ "$kind" = new ]; then mv -f "cache/.$ID-$hash" "cache/$hash" && set -- "$@" "cache/$hash" || exit 73; fi
   ln "cache/$hash" "$job/$name" 2>/dev/null || cp "cache/$hash" "$job/$name" || exit 73
 done
-eval "chmod 755 $EXECUTABLES" || exit 73
+[ $# = 0 ] || touch -c "$@"
+eval "set -- $EXECUTABLES"
+for file in "$@"; do [ -x "$file" ] || chmod 755 "$file" || exit 73; done
 [ -x "$job/runner" ] || exit 74
 mv "run-$ID.part" "run-$ID" || exit 73
 """
@@ -126,7 +129,7 @@ def prepare(base: str, run: str) -> str:
 
 def wants(folders: Iterable[str], hashes: Iterable[str]) -> bytes:
     """Input of `prepare`: folders to make in the job folder, and hashes to look for in the cache."""
-    return "".join([*(f"d {folder}\n" for folder in folders), *(f"c {sha256}\n" for sha256 in hashes)]).encode()
+    return "".join(f"{line}\n" for line in [*folders, "", *hashes]).encode()
 
 
 def read_prepared(text: str, run: str) -> Prepared:
