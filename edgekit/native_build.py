@@ -40,7 +40,7 @@ def sources() -> Path:
 def digest(folder: Path) -> str:
     """SHA-256 over names and contents of the sources: the same sources build the same runner."""
     state = hashlib.sha256(" ".join(_FLAGS).encode())
-    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".c", ".h", ".S")):
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".c", ".h", ".txt")):
         state.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return state.hexdigest()
 

@@ -461,3 +461,27 @@ def test_efficientnet_on_arm_gives_torch_s_logits(arm: list[str], tmp_path: Path
     np.testing.assert_allclose(got, expected, atol=1e-4)  # float32 sums in another order; the logits reach about 10
     assert got.argmax() == expected.argmax()
     assert contract.read_job(folder).runtime == "onnxruntime"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("platform_name", "machine"), [("android-arm64-v8a", 183), ("android-x86_64", 62)])
+def test_android_build_without_the_ndk(platform_name: str, machine: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A position-independent program for Android's loader that asks for nothing but its libc and libdl."""
+    if not native_build.find_zig():
+        pytest.skip("needs zig (pip install ziglang)")
+    monkeypatch.setenv("EDGEKIT_CACHE", str(tmp_path))
+    data = runtimes.runner(platform_name).read_bytes()
+    assert data[:4] == b"\x7fELF" and int.from_bytes(data[16:18], "little") == 3 and int.from_bytes(data[18:20], "little") == machine
+    assert b"/system/bin/linker64\0" in data and b"libc.so\0" in data and b"libdl.so\0" in data
+    assert b"libm.so" not in data and b"libc++" not in data
+
+
+@pytest.mark.slow
+def test_cmake_builds_the_same_program(tmp_path: Path) -> None:
+    if not shutil.which("cmake"):
+        pytest.skip("needs cmake")
+    subprocess.run(["cmake", "-S", str(native_build.sources()), "-B", str(tmp_path)], check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", str(tmp_path)], check=True, capture_output=True)
+    jobs.write(tmp_path / "job", twins_onnx(tmp_path), twin_samples(1), TWINS, library=jobs.library("onnxruntime"))
+    code, result = jobs.execute([str(tmp_path / "runner")], tmp_path / "job", tmp_path / "out")
+    assert (code, result.error) == (0, "")
