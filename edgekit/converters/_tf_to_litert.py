@@ -59,7 +59,7 @@ def _blame(said: str, graph_def: Any) -> str:
     if not wanted:
         wanted = sorted(set(re.findall(r"'tf\.(\w+)' op", said)))
     if wanted:
-        layers = {node.op: node.name for node in _tf.nodes(graph_def)}
+        layers = {node.op: node.name for node in _tf.reachable_nodes(graph_def)}
         return "operators that LiteRT does not have: " + ", ".join(f"{op} (layer {layers.get(op, 'unknown')})" for op in wanted)
     errors = [line.strip() for line in said.splitlines() if "error:" in line]
     return f"TensorFlow's converter failed: {(errors or said.strip().splitlines() or ['no reason given'])[0][:300]}"

@@ -134,7 +134,7 @@ def natural_order(names: Sequence[str]) -> list[str]:
 
 def check_inference_mode(graph_def: Any, name: str) -> None:
     """Raise `ConversionError` when batch statistics or dropout are active in the graph."""
-    for node in nodes(graph_def):
+    for node in reachable_nodes(graph_def):
         # true is the operator's default, and a SavedModel leaves defaults out
         batch = node.op.startswith("FusedBatchNorm") and "Grad" not in node.op and ("is_training" not in node.attr or node.attr["is_training"].b)
         dropped = "Random" in node.op and "dropout" in node.name.lower()
@@ -143,8 +143,26 @@ def check_inference_mode(graph_def: Any, name: str) -> None:
             raise ConversionError(what, "export it with training=False")
 
 
+def reachable_nodes(graph_def: Any) -> list[Any]:
+    """Nodes of the graph and of the functions it calls; a SavedModel also holds functions for training, which inference never calls."""
+    bodies = {function.signature.name: function.node_def for function in graph_def.library.function}
+    found, waiting, seen = [], [graph_def.node], set()
+    while waiting:
+        for node in waiting.pop():
+            found.append(node)
+            for name in sorted(_called(node) & bodies.keys() - seen):
+                seen.add(name)
+                waiting.append(bodies[name])
+    return found
+
+
+def _called(node: Any) -> set[str]:
+    attributes = node.attr.values()
+    return {node.op} | {a.func.name for a in attributes if a.HasField("func")} | {called.name for a in attributes for called in a.list.func}
+
+
 def nodes(graph_def: Any) -> list[Any]:
-    """Every node, in functions as well."""
+    """Every node, in functions as well, called or not."""
     return [*graph_def.node, *(node for function in graph_def.library.function for node in function.node_def)]
 
 
