@@ -213,13 +213,18 @@ def test_device_ends_with_the_process_that_started_it() -> None:
     assert not folder.exists()
 
 
+def _await_program(command: str, *, there: bool) -> None:
+    deadline = time.monotonic() + 5
+    while (subprocess.run(["pgrep", "-f", command], capture_output=True, check=False).returncode == 0) is not there:
+        assert time.monotonic() < deadline, f"{command} is {'not there' if there else 'still there'}"
+        time.sleep(0.02)
+
+
 def test_killed_device_takes_its_programs_along_and_is_forgotten(adb: Adb, phone: RunningDevice) -> None:
     adb.on(phone, "shell", "(sleep 741 &) </dev/null >/dev/null 2>&1")
-    assert subprocess.run(["pgrep", "-f", "sleep 741"], capture_output=True, check=False).stdout
+    _await_program("sleep 741", there=True)
     os.kill(phone.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while subprocess.run(["pgrep", "-f", "sleep 741"], capture_output=True, check=False).stdout:
-        assert time.monotonic() < deadline
+    _await_program("sleep 741", there=False)
     assert phone.serial not in [found.serial for found in android.running()]
     assert not Path(phone.folder).exists()
 
@@ -263,7 +268,7 @@ def test_root_without_namespaces_gets_a_copy(adb: Adb, start_phone: Callable[...
     assert adb.on(plain, "shell", script).stdout.startswith(b"aarch64\n3\n")
     with pytest.raises(DeviceError, match="mount namespaces"):
         android.set_faults(plain.serial, Faults(read_only=True))
-    assert subprocess.run(["pgrep", "-f", "sleep 321"], capture_output=True, check=False).stdout
+    _await_program("sleep 321", there=True)
     android.stop(plain.serial)
     assert not Path(plain.folder).exists()
-    assert subprocess.run(["pgrep", "-f", "sleep 321"], capture_output=True, check=False).stdout == b""
+    _await_program("sleep 321", there=False)
