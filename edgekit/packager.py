@@ -11,7 +11,7 @@ from pathlib import Path
 from edgekit import __version__, budget, bundle, fingerprint, formats, hops, opset, parity, planner, plugins, repeats, samples, versions
 from edgekit import target as targets
 from edgekit.backends import Artifact, Backend, Context
-from edgekit.budget import Limits, Part
+from edgekit.budget import Limits, Part, Usage
 from edgekit.errors import ConversionError, UsageError, close_match
 from edgekit.formats import Model, Session
 from edgekit.graph import Graph
@@ -182,8 +182,10 @@ def _describe(job: _Job, best: _Built, plan: Plan, route: tuple[str, ...]) -> tu
     artifact, source = best.artifact, job.source
     graph = job.backend.graph(artifact)
     name = job.options.name or source.name
-    files = _artifact_files(_main(name, artifact.path), artifact.path) | _golden_files(job, artifact) | _trim_files(job, artifact)
-    _, names, random = job.data.golden
+    inputs, names, random = job.data.golden
+    reference = hops.run(job.reference, source.signature, inputs)
+    unmoved = _unmoved(reference)
+    files = _artifact_files(_main(name, artifact.path), artifact.path) | _golden_files(job, artifact, reference) | _trim_files(job, artifact)
     manifest = Manifest(
         edgekit=__version__,
         name=name,
@@ -199,7 +201,7 @@ def _describe(job: _Job, best: _Built, plan: Plan, route: tuple[str, ...]) -> tu
         loss=best.loss,
         sensitivity=tuple(Sensitivity(*row) for row in artifact.sensitivity),
         preprocess=job.options.preprocess,
-        notices=source.notices + job.data.notices + artifact.notices,
+        notices=source.notices + job.data.notices + artifact.notices + unmoved,
         tools=versions.tool_versions(),
         licenses={package: license for package in job.target.runtime.packages if (license := versions.license_of(package))},
     )
@@ -279,9 +281,15 @@ def _trim_files(job: _Job, artifact: Artifact) -> dict[str, Path | bytes]:
     return {f"trim/{path.relative_to(folder).as_posix()}": path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def _golden_files(job: _Job, artifact: Artifact) -> dict[str, Path | bytes]:
+def _unmoved(reference: Sequence[Arrays]) -> tuple[str, ...]:
+    """Outputs that are the same for every sample: equal values prove little then."""
+    first, *others = reference
+    names = [name for name, array in first.items() if others and all((array == other[name]).all() for other in others)]
+    return tuple(f"output {name} is the same for every sample: comparing it proves little" for name in names)
+
+
+def _golden_files(job: _Job, artifact: Artifact, reference: Sequence[Arrays]) -> dict[str, Path | bytes]:
     inputs, _, _ = job.data.golden
-    reference = hops.run(job.reference, job.source.signature, inputs)
     host = hops.run(job.backend.emulate(artifact), artifact.signature, inputs)
     files: dict[str, Path | bytes] = {}
     for kind, rows, specs in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
 
     An already integer model is passed through at its own precision. Raises `ConversionError`.
     """
-    return build.prepare(model, context)
+    return build.prepare(_plain(model, context.workdir), context)
 
 
 def own_precision(model: Model) -> str | None:
@@ -51,10 +51,21 @@ def graph(artifact: Artifact) -> Graph:
 
 def trim(graph: Graph, folder: Path) -> dict[str, str]:
     """Write the inputs of LiteRT's selective build into `folder`; file name -> what it is for."""
-    selective_build = importlib.import_module("edgekit.backends.litert.trim")
-    globals()["trim"] = _trim  # importing the submodule of this name hides the function
-    written: dict[str, str] = selective_build.trim(graph, folder)
-    return written
+    from edgekit.backends.litert import selective_build
+
+    return selective_build.trim(graph, folder)
+
+
+def _plain(model: Model, folder: Path) -> Model:
+    """The model with static shapes and plain float32 weights, as the quantizer wants them; an integer model as it is."""
+    from edgekit.formats import tflite
+
+    if model.path is None or build.own_precision(model) is not None:
+        return model
+    static = tflite.fix_shapes(model, folder / "static.tflite") if getattr(model.handle, "resize", None) else model.path
+    if not tflite.traits(static) & {"fp16-weights", "sparse-weights"}:
+        return dataclasses.replace(model, path=static)
+    return dataclasses.replace(model, path=tflite.to_float(static, folder / "float.tflite"))
 
 
 def _model(artifact: Artifact) -> Model:
@@ -63,5 +74,3 @@ def _model(artifact: Artifact) -> Model:
     digest = hashlib.sha256(artifact.path.read_bytes()).hexdigest()
     return Model("tflite", artifact.path.stem, artifact.signature, digest, path=artifact.path)
 
-
-_trim = trim

@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 
 from edgekit.backends import Artifact, Candidate, Context
-from edgekit.backends.litert import flatbuffer, half, source, stock
-from edgekit.backends.litert.improve import Improved, improve
+from edgekit.backends.litert import flatbuffer, half, source, stock, variants
 from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
 
-STATIC = ("w8a8", "w8a16")
+FEW = f"fewer than {source.HELD_OUT} samples: the same ones that weights were rounded by also judged the result"
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
@@ -36,19 +35,22 @@ def _build(opened: Source, candidate: Candidate) -> Artifact:
         parsed = opened.fresh()
         notices = tuple(half.store_half(parsed))
         return _finish(opened, candidate, flatbuffer.dump(parsed), notices)
-    if candidate.precision in STATIC and not opened.samples:
+    if candidate.precision in variants.STATIC_BITS and not opened.samples:
         raise ConversionError(
             f"{candidate.precision} needs calibration data: its activations have fixed ranges", "give --calibration, or choose w8, w8-dynamic or fp16"
         )
-    ranges = source.true_ranges(opened) if candidate.precision in STATIC else None
-    policy = stock.Policy(candidate.keep_float, candidate.wide, opened.context.io)
-    improved = _improved(opened, candidate.rounding)
-    return _finish(opened, candidate, stock.quantize(improved.content, candidate, policy, ranges, improved.channels), improved.notices)
+    if not opened.samples:
+        content = stock.quantize(opened.content, candidate, stock.Policy(candidate.keep_float, candidate.wide, opened.context.io))
+        return _finish(opened, candidate, content, ("weights are rounded to nearest: there are no samples to round by",))
+    base, equalizing = _base(opened) if candidate.precision == "w8a8" else (opened, ())
+    built = variants.best(opened, candidate, base, variants.rounded(base, candidate.rounding))
+    few = (FEW,) if candidate.rounding != "nearest" and len(opened.samples) < source.HELD_OUT else ()
+    return _finish(opened, candidate, built.content, (*equalizing, *few, *built.notices))
 
 
 @functools.lru_cache(maxsize=2)
-def _improved(opened: Source, method: str) -> Improved:
-    return improve(opened, opened.content, method)
+def _base(opened: Source) -> tuple[Source, tuple[str, ...]]:
+    return variants.equalize(opened)
 
 
 def _finish(opened: Source, candidate: Candidate, content: bytes, notices: tuple[str, ...]) -> Artifact:

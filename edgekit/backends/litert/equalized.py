@@ -11,8 +11,8 @@ from edgekit.backends.litert.source import Source
 from edgekit.quantize import equalize
 from edgekit.tensors import Array
 
-SAMPLES = 16
-"""Samples whose channel ranges are measured."""
+BALANCE = 0.75
+"""How much of the imbalance is taken off the activation; the rest stays, to spare the weights that read it."""
 
 MIN_IMBALANCE = 2.0
 """Below this ratio of the widest channel to the typical one there is nothing to gain."""
@@ -27,7 +27,7 @@ class Chain:
     readers: tuple[LiteLayer, ...]
 
 
-def equalized(source: Source, balance: float) -> tuple[bytes, tuple[str, ...]]:
+def equalized(source: Source, balance: float = BALANCE) -> tuple[bytes, tuple[str, ...]]:
     """The float model with its chains equalized, and the names of the activations that gained; it computes the same function."""
     model = source.fresh()
     chains = find(model, layers.find(model))
@@ -42,6 +42,7 @@ def equalized(source: Source, balance: float) -> tuple[bytes, tuple[str, ...]]:
             continue
         _rescale(model, chain, equalize.factors(_joint(chain, reach), _read(model, chain), balance))
         touched.append(flatbuffer.text(model.subgraphs[0].tensors[flat].name))
+    flatbuffer.merge_buffers(model, share=False)
     return (flatbuffer.dump(model), tuple(touched)) if touched else (source.content, ())
 
 
@@ -94,9 +95,14 @@ def _scalable(model: Any, tensor: int, group: set[int], makers: dict[int, LiteLa
     consumed = [op for op in graph.operators if tensor in {int(i) for i in op.inputs}]
     known = {layer.op for layer in (makers.get(tensor), *readers.get(tensor, ())) if layer}
     inside = all(flatbuffer.op_name(model, op) == "ADD" or graph.operators.index(op) in known for op in (*produced, *consumed))
-    none, relu = flatbuffer.schema().ActivationFunctionType.NONE, flatbuffer.schema().ActivationFunctionType.RELU
-    plain = all(op.builtinOptions is None or op.builtinOptions.fusedActivationFunction in (none, relu) for op in produced)
+    plain = _activation(model, tensor) in ("NONE", "RELU")
     return len(produced) == 1 and inside and plain and all(_channelwise(model, reader) for reader in readers.get(tensor, ()))
+
+
+def _activation(model: Any, tensor: int) -> str:
+    options = next((op.builtinOptions for op in model.subgraphs[0].operators if tensor in {int(i) for i in op.outputs}), None)
+    names = {value: name for name, value in vars(flatbuffer.schema().ActivationFunctionType).items() if not name.startswith("_")}
+    return names.get(getattr(options, "fusedActivationFunction", 0), "")
 
 
 def _channelwise(model: Any, reader: LiteLayer) -> bool:
@@ -110,8 +116,7 @@ def _reach(source: Source, model: Any, tensors: list[int]) -> dict[int, Array]:
 
     session = running.Taps(model, source.model.signature, tensors)
     reach: dict[int, Array] = {}
-    step = max(1, len(source.samples) // SAMPLES)
-    for sample in source.samples[::step]:
+    for sample in source.samples:
         for tensor, values in session.run(sample).items():
             found = np.abs(values).reshape(-1, values.shape[-1]).max(axis=0)
             reach[tensor] = np.maximum(reach.get(tensor, found), found)

@@ -49,18 +49,19 @@ def dump(model: Any) -> bytes:
         model.buffers = plain
 
 
-def merge_buffers(model: Any) -> None:
-    """Let tensors with equal constant data share one buffer; drop buffers that nothing refers to."""
+def merge_buffers(model: Any, *, share: bool = True) -> None:
+    """Drop buffers that nothing refers to; with `share`, let tensors with equal constant data have one buffer."""
     kept: list[Any] = [schema().BufferT()]
-    place: dict[bytes, int] = {}
+    place: dict[Any, int] = {}
     moved: dict[int, int] = {}
     for owner in _buffer_owners(model):
         if owner.buffer not in moved:
             data = _bytes(model.buffers[owner.buffer].data)
-            if data and data not in place:
-                place[data] = len(kept)
+            key = data if share else owner.buffer
+            if data and key not in place:
+                place[key] = len(kept)
                 kept.append(model.buffers[owner.buffer])
-            moved[owner.buffer] = place[data] if data else 0
+            moved[owner.buffer] = place[key] if data else 0
         owner.buffer = moved[owner.buffer]
     model.buffers, model.metadataBuffer = kept, None
 

@@ -9,18 +9,15 @@ from typing import Any
 
 from edgekit.backends.litert import flatbuffer, layers, running
 from edgekit.backends.litert.layers import LiteLayer
-from edgekit.backends.litert.source import Source
+from edgekit.backends.litert.source import HELD_OUT, Source
 from edgekit.backends.litert.stream import Stream
 from edgekit.quantize import grid
 from edgekit.quantize.layer import Rounded, round_layer
 from edgekit.quantize.moments import Moments, merge, moments
 from edgekit.tensors import Array
 
-COLUMNS = (4000, 8000)
+COLUMNS = (3000, 6000)
 """Fewest and most input columns gathered a layer; between them, eight for each weight of an output."""
-
-HELD_OUT = 4
-"""Every fourth sample judges, the others teach."""
 
 BLOCK_BYTES = 32_000_000
 """Columns held at once."""
@@ -63,6 +60,7 @@ def improve(source: Source, content: bytes, method: str) -> Improved:
             channels |= _store(model, layer, results[-1])
     finally:
         stream.close()
+    flatbuffer.merge_buffers(model, share=False)
     return Improved(flatbuffer.dump(model), channels, _summary(results))
 
 
@@ -72,10 +70,15 @@ def _round(source: Source, stream: Stream, model: Any, layer: LiteLayer, wanted:
     if wanted is None:
         return round_layer(linear, method="nearest", scales=scales)
     stream.advance(layer.op)
-    gathering = _Gathering(layer, _count(model, layer, len(source.samples)), second=method == "second-order")
+    seen = _gathered(source, stream, model, layer, second=method == "second-order")
+    return round_layer(linear, seen, wanted, method=method, scales=scales)
+
+
+def _gathered(source: Source, stream: Stream, model: Any, layer: LiteLayer, *, second: bool) -> Split:
+    gathering = _Gathering(layer, _count(model, layer, len(source.samples)), second=second)
     for number, values in enumerate(stream.values(layer.input)):
         gathering.add(number, values)
-    return round_layer(linear, gathering.halves(), wanted, method=method, scales=scales)
+    return gathering.halves()
 
 
 def _floor(source: Source, model: Any, layer: LiteLayer, bias: Array) -> Array:

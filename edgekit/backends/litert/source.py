@@ -11,11 +11,17 @@ from edgekit.backends.litert import flatbuffer, running
 from edgekit.backends.litert.stock import Range, Ranges
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
-from edgekit.quantize.ranges import Histogram, choose, histogram
+from edgekit.quantize.ranges import Histogram, Method, choose, histogram
 from edgekit.tensors import Array, Arrays
 
 MOVING_AVERAGE = 0.95
 """The smoothing of the stock quantizer's own calibration (ai-edge-quantizer 0.10, `moving_average_update`)."""
+
+HELD_OUT = 4
+"""Every fourth sample judges, the others teach."""
+
+JUDGES = 16
+"""Most samples that judge a whole artifact."""
 
 VALUES = 65536
 """Values of an activation that are kept over all samples, for its histogram."""
@@ -49,6 +55,17 @@ class Source:
     @functools.cached_property
     def _measured(self) -> tuple[dict[str, Array], dict[str, Array]]:
         return measure(self.content, self.model, self.samples, self.context)
+
+    @functools.cached_property
+    def held_out(self) -> tuple[Arrays, ...]:
+        """The input sets that judge (`HELD_OUT`), at most `JUDGES` of them; all of them where there are too few."""
+        return (self.samples[HELD_OUT - 1 :: HELD_OUT] or self.samples)[:JUDGES]
+
+    @functools.cached_property
+    def reference(self) -> tuple[dict[str, Array], ...]:
+        """The float model's outputs on `held_out`."""
+        session = running.Interpreter(self.content, self.model.signature)
+        return tuple(session.run(sample) for sample in self.held_out)
 
     def fresh(self) -> Any:
         """A new mutable `ModelT` of the float model."""
@@ -97,9 +114,9 @@ def true_ranges(source: Source) -> Ranges:
     return {name: Range(float(rows[:, 0].min()), float(rows[:, 1].max()), rank) for name, rows, rank in _ranked(source)}
 
 
-def least_error_ranges(source: Source, bits: int) -> Ranges:
-    """The ranges of least squared error, by tensor name."""
-    return {name: Range(*choose(source.histograms[name], "mse", bits=bits, symmetric=bits == 16), rank) for name, _, rank in _ranked(source)}
+def chosen_ranges(source: Source, method: Method, bits: int) -> Ranges:
+    """The ranges that `method` of `edgekit.quantize.ranges` chooses."""
+    return {name: Range(*choose(source.histograms[name], method, bits=bits, symmetric=bits == 16), rank) for name, _, rank in _ranked(source)}
 
 
 def averaged_ranges(source: Source) -> Ranges:

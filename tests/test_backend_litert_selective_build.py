@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -9,15 +8,12 @@ from pathlib import Path
 import pytest
 
 from edgekit.backends import litert
+from edgekit.backends.litert import selective_build
 from edgekit.errors import UsageError
 from edgekit.formats import tflite
 from tests.test_budget import aar, elf
 from tests.tflite_build import Net, schema
 from tests.zoo import fetch
-
-seam = litert.trim
-trim = importlib.import_module("edgekit.backends.litert.trim")
-litert.trim = seam  # importing the module put it in the place of the backend's function of the same name
 
 
 def test_the_list_holds_the_final_artifact_s_operators_with_versions_and_types(tmp_path: Path) -> None:
@@ -34,7 +30,7 @@ def test_the_list_holds_the_final_artifact_s_operators_with_versions_and_types(t
 
 
 def test_registration_names_exactly_the_kernels_and_versions(tmp_path: Path) -> None:
-    trim.trim(tflite.graph(fetch.path("selfie-segmentation")), tmp_path)
+    selective_build.trim(tflite.graph(fetch.path("selfie-segmentation")), tmp_path)
     source = (tmp_path / "selected_ops.cc").read_text()
     assert "AddBuiltin(::tflite::BuiltinOperator_DEQUANTIZE, ::tflite::ops::builtin::Register_DEQUANTIZE(), 2, 2);" in source
     assert "AddCustom" not in source
@@ -46,7 +42,7 @@ def test_names_from_the_file_cannot_leave_their_place_in_the_source(tmp_path: Pa
     net = Net()
     x, y = net.tensor("x", (1, 4)), net.tensor("y", (1, 4))
     net.add('Evil"); system("x', [x], [y], custom=True)
-    trim.trim(tflite.graph(net.write(tmp_path / "m.tflite", [x], [y])), tmp_path)
+    selective_build.trim(tflite.graph(net.write(tmp_path / "m.tflite", [x], [y])), tmp_path)
     assert 'AddCustom("Evil___ system__x", ::tflite::ops::custom::Register_EVIL____SYSTEM__X(), 1, 1);' in (tmp_path / "selected_ops.cc").read_text()
 
 
@@ -59,7 +55,7 @@ def test_the_registration_compiles_against_the_interface(tmp_path: Path) -> None
         + "};\nstruct MutableOpResolver {\n  void AddBuiltin(BuiltinOperator, const TfLiteRegistration*, int, int);\n"
         "  void AddCustom(const char*, const TfLiteRegistration*, int, int);\n};\n}\n"
     )
-    trim.trim(tflite.graph(fetch.path("face-landmark-with-attention")), tmp_path)
+    selective_build.trim(tflite.graph(fetch.path("face-landmark-with-attention")), tmp_path)
     subprocess.run(["g++", "-std=c++17", "-I", str(tmp_path), "-fsyntax-only", "-Wall", "-Werror", str(tmp_path / "selected_ops.cc")], check=True)
 
 
@@ -68,23 +64,23 @@ def test_the_same_graph_gives_the_same_bytes(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
-        trim.trim(graph, folder)
-    assert all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in trim.FILES)
+        selective_build.trim(graph, folder)
+    assert all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in selective_build.FILES)
 
 
 def test_the_saving_is_an_estimate_and_says_so() -> None:
-    saving = trim.estimate()
+    saving = selective_build.estimate()
     assert saving is not None and saving.kind == "estimated" and saving.sources
     assert saving.saved_bytes == saving.full_bytes - saving.trimmed_bytes > 0
-    assert trim.estimate("android-mips") is None
+    assert selective_build.estimate("android-mips") is None
 
 
 def test_a_trimmed_build_without_gain_fails_and_names_the_operators(tmp_path: Path) -> None:
     full, smaller = aar(tmp_path / "full.aar", arm64_v8a=elf(text=90_000)), aar(tmp_path / "trimmed.aar", arm64_v8a=elf(text=40_000))
     graph = tflite.graph(fetch.path("face-detection-short-range"))
-    good = trim.compare(full, smaller, "arm64-v8a", graph)
+    good = selective_build.compare(full, smaller, "arm64-v8a", graph)
     assert good.passed and good.full_bytes - good.trimmed_bytes == 50_000 and "saved" in good.message
-    bad = trim.compare(full, full, "arm64-v8a", graph)
+    bad = selective_build.compare(full, full, "arm64-v8a", graph)
     assert not bad.passed and "nothing was gained" in bad.message and "CONV_2D" in bad.message
     with pytest.raises(UsageError, match="no library for x86_64"):
-        trim.compare(full, smaller, "x86_64")
+        selective_build.compare(full, smaller, "x86_64")
