@@ -26,7 +26,8 @@ class Affine:
         """Real values moved to the nearest grid point inside the grid."""
         import numpy as np
 
-        return (np.clip(np.rint(real / self.scale) + self.zero_point, self.lowest, self.highest) - self.zero_point) * self.scale
+        stored: Array = np.clip(np.rint(real / self.scale) + self.zero_point, self.lowest, self.highest)
+        return (stored - self.zero_point) * self.scale
 
 
 def affine(low: float, high: float, *, bits: int = 8, signed: bool = True, symmetric: bool = False, power_of_two: bool = False) -> Affine:
@@ -72,7 +73,8 @@ def weight_scales(
     scales = np.maximum(largest / (2 ** (bits - 1) - 1), TINY)
     scales = np.repeat(np.broadcast_to(scales, (outputs, scales.shape[1])), k // scales.shape[1], axis=1)
     scales = np.maximum(scales, floor)
-    return np.exp2(np.ceil(np.log2(scales) - 1e-9)) if power_of_two else scales
+    found: Array = np.exp2(np.ceil(np.log2(scales) - 1e-9)) if power_of_two else scales
+    return found
 
 
 def nearest(weight: Array, scales: Array, *, bits: int = 8) -> Array:
@@ -80,4 +82,5 @@ def nearest(weight: Array, scales: Array, *, bits: int = 8) -> Array:
     import numpy as np
 
     limit = 2 ** (bits - 1) - 1
-    return np.clip(np.rint(weight / scales), -limit, limit)
+    found: Array = np.clip(np.rint(weight / scales), -limit, limit)
+    return found

@@ -84,11 +84,19 @@ def _dampings(samples_per_input: float) -> tuple[float, ...]:
     return (0.1,) if samples_per_input >= 25 else (0.1, 1.0) if samples_per_input >= 5 else (1.0, 10.0)
 
 
+def correct_bias(layer: Layer, rounded: Array, seen: tuple[Moments, Moments], wanted: tuple[Moments, Moments], present: Array) -> Array:
+    """The bias, float64 [outputs], that takes back the mean error of `rounded` weights [outputs, k] on what they see; the `present` one
+    where that is better on the held-out half.
+    """
+    moved, needed = (bias.corrected(layer, rounded, w.mean, s.mean) for w, s in zip(wanted, seen, strict=True))
+    if ((moved - needed) ** 2).sum() > ((present - needed) ** 2).sum():
+        return present.astype("float64")
+    return bias.corrected(layer, rounded, _both(wanted).mean, _both(seen).mean)
+
+
 def _with_bias(layer: Layer, rounded: Rounded, seen: tuple[Moments, Moments], wanted: tuple[Moments, Moments]) -> Rounded:
-    moved, needed = (bias.corrected(layer, rounded.weight, w.mean, s.mean) for w, s in zip(wanted, seen, strict=True))
-    if ((moved - needed) ** 2).sum() > ((layer.bias - needed) ** 2).sum():
-        return dataclasses.replace(rounded, bias_left=True)
-    return dataclasses.replace(rounded, bias=bias.corrected(layer, rounded.weight, _both(wanted).mean, _both(seen).mean))
+    moved = correct_bias(layer, rounded.weight, seen, wanted, layer.bias)
+    return dataclasses.replace(rounded, bias=moved, bias_left=bool((moved == layer.bias).all()))
 
 
 def _both(halves: tuple[Moments, Moments]) -> Moments:

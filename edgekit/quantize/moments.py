@@ -35,7 +35,8 @@ class Moments:
     @property
     def covariance(self) -> Array:
         """Second moment about the mean, [groups, k, k]: what is left of an error once the bias absorbs its mean."""
-        return self.second - self.mean[:, :, None] * self.mean[:, None, :]
+        found: Array = self.second - self.mean[:, :, None] * self.mean[:, None, :]
+        return found
 
 
 def moments(columns: Array, *, second: bool = True) -> Moments:

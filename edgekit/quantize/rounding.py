@@ -14,7 +14,8 @@ def output_error(weight: Array, rounded: Array, second: Array) -> Array:
     import numpy as np
 
     difference = (weight - rounded).astype(np.float64)
-    return (np.matmul(difference, second) * difference).sum(axis=2).reshape(-1)
+    found: Array = (np.matmul(difference, second) * difference).sum(axis=2).reshape(-1)
+    return found
 
 
 def damped(second: Array, damping: float) -> Array:
@@ -22,7 +23,8 @@ def damped(second: Array, damping: float) -> Array:
     import numpy as np
 
     mean = np.diagonal(second, axis1=1, axis2=2).mean(axis=1)
-    return second + np.eye(second.shape[1]) * np.maximum(damping * mean, grid.TINY)[:, None, None]
+    found: Array = second + np.eye(second.shape[1]) * np.maximum(damping * mean, grid.TINY)[:, None, None]
+    return found
 
 
 def second_order(weight: Array, scales: Array, second: Array, *, bits: int = 8, sweeps: int = 2) -> Array:
@@ -84,7 +86,8 @@ def inverse_factor(second: Array) -> Array:
     import numpy as np
 
     flipped = np.linalg.cholesky(second[:, ::-1, ::-1])  # J S J = L LT, so S^-1 = UT U with U = J L^-1 J, triangular the right way round
-    return np.linalg.inv(flipped)[:, ::-1, ::-1]
+    found: Array = np.linalg.inv(flipped)[:, ::-1, ::-1]
+    return found
 
 
 def _spread(weight: Array, scales: Array, second: Array, bits: int) -> Array:

@@ -99,7 +99,6 @@ def _scaled(tensor: Any) -> bool:
 
 def _pass_through(opened: Source, own: str, candidate: Candidate) -> Artifact:
     if candidate.precision != own:
-        raise ConversionError(
-            f"{opened.model.name} is already quantized ({own}) and cannot become {candidate.precision}", f"use --precision {own}, or give the float model"
-        )
+        hint = f"use --precision {own}, or give the float model"
+        raise ConversionError(f"{opened.model.name} is already quantized ({own}) and cannot become {candidate.precision}", hint)
     return _artifact(opened, candidate, opened.content, (f"the model is already {own}: packaged with its own weights and scales",))

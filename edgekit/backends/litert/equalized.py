@@ -101,7 +101,7 @@ def _scalable(model: Any, tensor: int, group: set[int], makers: dict[int, LiteLa
 
 def _activation(model: Any, tensor: int) -> str:
     options = next((op.builtinOptions for op in model.subgraphs[0].operators if tensor in {int(i) for i in op.outputs}), None)
-    names = {value: name for name, value in vars(flatbuffer.schema().ActivationFunctionType).items() if not name.startswith("_")}
+    names: dict[int, str] = {value: name for name, value in vars(flatbuffer.schema().ActivationFunctionType).items() if not name.startswith("_")}
     return names.get(getattr(options, "fusedActivationFunction", 0), "")
 
 
@@ -127,43 +127,43 @@ def _joint(chain: Chain, reach: dict[int, Array]) -> Array:
     """How far each channel reaches in the worst of the chain's tensors, each taken relative to its own widest channel."""
     import numpy as np
 
-    return np.max([reach[tensor] / max(float(reach[tensor].max()), 1e-30) for tensor in chain.tensors], axis=0)  # type: ignore[no-any-return]
+    found: Array = np.max([reach[tensor] / max(float(reach[tensor].max()), 1e-30) for tensor in chain.tensors], axis=0)
+    return found
 
 
 def _read(model: Any, chain: Chain) -> Array:
     """The largest weight that reads each channel."""
     import numpy as np
 
-    return np.max([_by_input(model, reader) for reader in chain.readers], axis=0)  # type: ignore[no-any-return]
+    found: Array = np.max([_by_input(model, reader) for reader in chain.readers], axis=0)
+    return found
 
 
 def _by_input(model: Any, reader: LiteLayer) -> Array:
     import numpy as np
 
-    weight = flatbuffer.constant(model, model.subgraphs[0].tensors[reader.weight])
-    grouped = np.abs(weight).reshape(-1, weight.shape[-1]).max(axis=0)  # type: ignore[union-attr]  # layers have constant weights
+    weight = np.abs(flatbuffer.data(model, model.subgraphs[0].tensors[reader.weight]))
     if reader.kind == "DEPTHWISE_CONV_2D":
-        return grouped.reshape(reader.groups, -1).max(axis=1)  # type: ignore[no-any-return]
-    if reader.groups == 1:
-        return grouped  # type: ignore[no-any-return]
-    return np.abs(weight).reshape(reader.groups, -1, weight.shape[-1]).max(axis=1).reshape(-1)  # type: ignore[union-attr,no-any-return]
+        found: Array = weight.reshape(-1, reader.groups, weight.shape[-1] // reader.groups).max(axis=(0, 2))
+    else:
+        found = weight.reshape(reader.groups, -1, weight.shape[-1]).max(axis=1).reshape(-1)
+    return found
 
 
 def _rescale(model: Any, chain: Chain, factors: Array) -> None:
     tensors = model.subgraphs[0].tensors
     for maker in chain.makers:
-        weight = flatbuffer.constant(model, tensors[maker.weight])
-        shaped = layers.channel_shape(maker.kind, factors, weight.ndim)  # type: ignore[union-attr]
-        _replace(model, maker.weight, weight / shaped)
+        weight = flatbuffer.data(model, tensors[maker.weight])
+        _replace(model, maker.weight, weight / layers.channel_shape(maker.kind, factors, weight.ndim))
         if maker.bias >= 0:
-            _replace(model, maker.bias, flatbuffer.constant(model, tensors[maker.bias]) / factors)
+            _replace(model, maker.bias, flatbuffer.data(model, tensors[maker.bias]) / factors)
     for reader in chain.readers:
-        weight = flatbuffer.constant(model, tensors[reader.weight])
+        weight = flatbuffer.data(model, tensors[reader.weight])
         if reader.kind == "DEPTHWISE_CONV_2D":
-            _replace(model, reader.weight, weight * factors.repeat(weight.shape[-1] // len(factors)))  # type: ignore[union-attr]
+            _replace(model, reader.weight, weight * factors.repeat(weight.shape[-1] // len(factors)))
         else:
-            per_group = factors.reshape(reader.groups, -1).repeat(weight.shape[0] // reader.groups, axis=0)  # type: ignore[union-attr]
-            _replace(model, reader.weight, weight * per_group.reshape(weight.shape[0], *([1] * (weight.ndim - 2)), -1))  # type: ignore[union-attr]
+            by_output = factors.reshape(reader.groups, -1).repeat(weight.shape[0] // reader.groups, axis=0)
+            _replace(model, reader.weight, weight * by_output.reshape(weight.shape[0], *([1] * (weight.ndim - 2)), -1))
 
 
 def _replace(model: Any, tensor: int, values: Array) -> None:

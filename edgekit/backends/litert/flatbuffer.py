@@ -77,6 +77,14 @@ def constant(model: Any, tensor: Any) -> Array | None:
     return np.frombuffer(_bytes(data), dtype).reshape([int(size) for size in tensor.shape] if tensor.shape is not None else [])
 
 
+def data(model: Any, tensor: Any) -> Array:
+    """The data of a tensor that is known to be constant. Raises `ConversionError` where it is not."""
+    found = constant(model, tensor)
+    if found is None:
+        raise ConversionError(f"{text(tensor.name)}: no constant data")
+    return found
+
+
 def add_constant(model: Any, array: Array) -> int:
     """Append a buffer holding `array`; its index."""
     import numpy as np

@@ -61,7 +61,7 @@ def _float_twin(graph: Any, tensor: Any) -> int:
 def _halve(model: Any, tensor: Any) -> None:
     import numpy as np
 
-    tensor.buffer = flatbuffer.add_constant(model, flatbuffer.constant(model, tensor).astype(np.float16))  # type: ignore[union-attr]  # checked by _can_halve
+    tensor.buffer = flatbuffer.add_constant(model, flatbuffer.data(model, tensor).astype(np.float16))
     tensor.type = flatbuffer.schema().TensorType.FLOAT16
 
 

@@ -32,7 +32,7 @@ class LiteLayer:
         import numpy as np
 
         tensors = model.subgraphs[0].tensors
-        weight = to_matrix(self.kind, flatbuffer.constant(model, tensors[self.weight]))
+        weight = to_matrix(self.kind, flatbuffer.data(model, tensors[self.weight]))
         bias = None if self.bias < 0 else flatbuffer.constant(model, tensors[self.bias])
         return Layer(weight, np.zeros(weight.shape[0], np.float32) if bias is None else bias.reshape(-1), self.groups)
 
@@ -55,11 +55,11 @@ def find(model: Any) -> list[LiteLayer]:
     return found
 
 
-def to_matrix(kind: str, weight: Any) -> Array:
+def to_matrix(kind: str, weight: Array) -> Array:
     """A stored weight as [outputs, k]."""
     if kind == "DEPTHWISE_CONV_2D":  # [1, height, width, channels * multiplier]
-        return weight.reshape(-1, weight.shape[3]).T  # type: ignore[no-any-return]  # the schema's arrays are untyped
-    return weight.reshape(weight.shape[0], -1)  # type: ignore[no-any-return]
+        return weight.reshape(-1, weight.shape[3]).T
+    return weight.reshape(weight.shape[0], -1)
 
 
 def from_matrix(kind: str, matrix: Array, shape: tuple[int, ...]) -> Array:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from edgekit.backends.litert import flatbuffer, running
 from edgekit.backends.litert.source import Source
-from edgekit.quantize.grid import Affine
 from edgekit.tensors import Array, Signature, TensorSpec
 
 MEMORY_BYTES = 256_000_000
@@ -16,20 +15,16 @@ MEMORY_BYTES = 256_000_000
 
 
 class Stream:
-    """All samples at one place of the main graph: behind the operators run so far, with the tensors that later operators read.
+    """All samples at one place of the main graph: behind the operators run so far, with the tensors that later operators read."""
 
-    Tensors with a grid in `grids` are rounded to it wherever a segment ends, as an integer model stores them.
-    """
-
-    def __init__(self, source: Source, model: Any, grids: Mapping[int, Affine] | None = None) -> None:
-        self._grids = grids or {}
+    def __init__(self, source: Source, model: Any) -> None:
         self._model, self._shelf, self._place = model, _Shelf(source.context.workdir), 0
         self._last_use = _last_uses(model)
         inputs, _ = flatbuffer.edges(model, source.model.signature)
         for number, sample in enumerate(source.samples):
             for spec, index in zip(source.model.signature.inputs, inputs, strict=True):
                 dtype = flatbuffer.numpy_dtype(model.subgraphs[0].tensors[index].type)
-                self._shelf.put(number, index, self._stored(index, sample[spec.name].astype(dtype)))
+                self._shelf.put(number, index, sample[spec.name].astype(dtype))
         self._samples, self._live = len(source.samples), set(inputs)
 
     def advance(self, place: int) -> None:
@@ -43,16 +38,13 @@ class Stream:
         session = _segment(self._model, self._place, place, read, kept) if kept else None
         for number in range(self._samples):
             results = session.run({str(i): self._shelf.get(number, i) for i in read}) if session else {}
-            for index, array in results.items():
-                self._shelf.put(number, int(index), self._stored(int(index), array))
+            for name, array in results.items():
+                self._shelf.put(number, int(name), array)
         done = {i for i in self._live if self._last_use.get(i, -1) < place}
         for number in range(self._samples):
             for index in done:
                 self._shelf.drop(number, index)
         self._live, self._place = (self._live - done) | set(kept), place
-
-    def _stored(self, index: int, array: Array) -> Array:
-        return self._grids[index].round(array).astype(array.dtype) if index in self._grids else array
 
     def values(self, index: int) -> Iterator[Array]:
         """A live tensor, sample by sample."""
