@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import hashlib
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from edgekit.backends import Artifact, Candidate, Context
-from edgekit.backends.litert import flatbuffer, half, source, stock, variants
+from edgekit.backends.litert import flatbuffer, half, sensitivity, source, stock, variants
 from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
@@ -42,15 +42,16 @@ def _build(opened: Source, candidate: Candidate) -> Artifact:
     if not opened.samples:
         content = stock.quantize(opened.content, candidate, stock.Policy(candidate.keep_float, candidate.wide, opened.context.io))
         return _finish(opened, candidate, content, ("weights are rounded to nearest: there are no samples to round by",))
-    base, equalizing = _base(opened) if candidate.precision == "w8a8" else (opened, ())
-    built = variants.best(opened, candidate, base, variants.rounded(base, candidate.rounding))
+    built = variants.best(opened, candidate)
     few = (FEW,) if candidate.rounding != "nearest" and len(opened.samples) < source.HELD_OUT else ()
-    return _finish(opened, candidate, built.content, (*equalizing, *few, *built.notices))
+    artifact = _finish(opened, candidate, built.content, (*few, *_edge(opened, candidate), *built.notices))
+    return dataclasses.replace(artifact, sensitivity=sensitivity.measure(opened, candidate, built))
 
 
-@functools.lru_cache(maxsize=2)
-def _base(opened: Source) -> tuple[Source, tuple[str, ...]]:
-    return variants.equalize(opened)
+def _edge(opened: Source, candidate: Candidate) -> tuple[str, ...]:
+    if opened.context.io == "int8" and candidate.precision not in variants.STATIC_BITS:
+        return (f"inputs and outputs stay float32: {candidate.precision} computes in float",)
+    return ()
 
 
 def _finish(opened: Source, candidate: Candidate, content: bytes, notices: tuple[str, ...]) -> Artifact:

@@ -42,13 +42,14 @@ class Improved:
     notices: tuple[str, ...] = ()
 
 
-def improve(source: Source, content: bytes, method: str) -> Improved:
-    """Round every linear layer of the float model `content` by `method` (`nearest`, `bias`, `second-order`); deterministic.
+def improve(source: Source, content: bytes, method: str, skip: frozenset[str] = frozenset()) -> Improved:
+    """Round the linear layers of the float model `content` by `method` (`nearest`, `bias`, `second-order`), but for those named in
+    `skip`, which stay float; deterministic.
 
     The memory beyond the model itself is that of `stream.MEMORY_BYTES`, one layer's moments, and one sample's layer inputs.
     """
     model = flatbuffer.load(content)
-    found = layers.find(model)
+    found = [layer for layer in layers.find(model) if layer.name not in skip]
     wanted = _float_means(source, model, found) if method != "nearest" else {}
     channels: dict[str, Array] = {}
     results: list[Rounded] = []

@@ -55,6 +55,12 @@ def find(model: Any) -> list[LiteLayer]:
     return found
 
 
+def smaller_than(model: Any, elements: int) -> frozenset[str]:
+    """Names of the layers whose weight has fewer than `elements` elements."""
+    tensors = model.subgraphs[0].tensors
+    return frozenset(layer.name for layer in find(model) if flatbuffer.data(model, tensors[layer.weight]).size < elements)
+
+
 def to_matrix(kind: str, weight: Array) -> Array:
     """A stored weight as [outputs, k]."""
     if kind == "DEPTHWISE_CONV_2D":  # [1, height, width, channels * multiplier]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from edgekit.backends import Context
@@ -35,6 +36,13 @@ class Source:
     context: Context
     content: bytes
     as_given: bool
+    made: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once for all candidates."""
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
 
     @functools.cached_property
     def samples(self) -> tuple[Arrays, ...]:

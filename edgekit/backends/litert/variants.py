@@ -3,84 +3,110 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from edgekit.backends import Candidate
-from edgekit.backends.litert import equalized, flatbuffer, joins, running, source, stock
+from edgekit.backends.litert import equalized, flatbuffer, joins, layers, running, source, stock
 from edgekit.backends.litert.improve import Improved, improve
 from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
 from edgekit.quantize.ranges import Method
-from edgekit.tensors import dequantize, quantize
+from edgekit.tensors import Arrays, dequantize, quantize
 
 RANGES: tuple[Method, ...] = ("minmax", "mse", "percentile")
 
 WORTH_DB = 0.5
 """What equalizing must gain, in the plainest build, to be used: it changes the weights that everything else starts from."""
 
+JUDGES = {"w8a16": 6}
+"""How many held-out samples judge a build, where not all of them: the interpreter's 16-bit kernels are slow."""
+
 STATIC_BITS = {"w8a8": 8, "w8a16": 16}
 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A file and what it lost: SQNR in dB over held-out samples (infinite when nothing, NaN when there is nothing to judge by)."""
+    """A file and what it lost: SQNR in dB over held-out samples (infinite when nothing). `remake` builds it with more operators in float."""
 
     content: bytes
     sqnr_db: float
+    remake: Callable[[tuple[str, ...]], bytes]
     notices: tuple[str, ...] = ()
 
 
-def best(opened: Source, candidate: Candidate, base: Source, improved: Improved) -> Built:
-    """The best build of `candidate`: `base` is the (perhaps equalized) float model that `improved` was rounded from."""
-    keep, notices = joins.unlike(base) if candidate.precision == "w8a8" else ((), ())
+def best(opened: Source, candidate: Candidate) -> Built:
+    """The best build of `candidate` by held-out samples: ours with each choice of ranges, or the stock quantizer's own at no more bytes."""
+    base, equalizing = opened.once(("base", candidate.precision), lambda: equalize(opened, candidate.precision))
+    keep, joined = _joins(base, candidate)
     policy = stock.Policy((*_scopes(base, candidate.keep_float), *keep), _scopes(base, candidate.wide), opened.context.io)
-    make = functools.partial(stock.quantize, improved.content, candidate, policy, channels=improved.channels)
-    built = [_judged(opened, make(ranges)) for ranges in _ranges(base, candidate)]
+    improved = rounded(base, candidate, policy)
+    built = [_make(opened, improved, candidate, policy, ranges) for ranges in _ranges(base, candidate)]
     ours = max(built, key=lambda one: one.sqnr_db)
     plain = _stock(opened, candidate, policy)
     if plain is not None and plain.sqnr_db > ours.sqnr_db and len(plain.content) <= len(ours.content):
-        lost = f"{plain.sqnr_db:.1f} dB against {ours.sqnr_db:.1f} dB on held-out samples"
-        return dataclasses.replace(plain, notices=(*notices, f"rounding and ranges are the stock quantizer's, which did better here: {lost}"))
-    return dataclasses.replace(ours, notices=(*notices, *improved.notices))
+        better = f"{plain.sqnr_db:.1f} dB against {ours.sqnr_db:.1f} dB on held-out samples"
+        return dataclasses.replace(plain, notices=(f"rounding and ranges are the stock quantizer's own, which did better here: {better}",))
+    return dataclasses.replace(ours, notices=(*joined, *equalizing, *improved.notices))
 
 
-def equalize(opened: Source) -> tuple[Source, tuple[str, ...]]:
-    """The float model with channels equalized where that gains `WORTH_DB` in w8a8; otherwise as it is."""
-    content, names = equalized.equalized(opened)
+def equalize(opened: Source, precision: str) -> tuple[Source, tuple[str, ...]]:
+    """The float model with channels equalized where that gains `WORTH_DB` in `precision`; otherwise as it is."""
+    changed, names = opened.once("equalized", lambda: _equalized(opened))
     if not names:
         return opened, ()
-    changed = dataclasses.replace(opened, content=content)
-    candidate = Candidate("w8a8", rounding="nearest")
-    policies = [stock.Policy((*joins.unlike(one)[0],)) for one in (opened, changed)]
+    candidate = Candidate(precision, rounding="nearest")
     try:
         before, after = (
-            sqnr_db(opened, stock.quantize(one.content, candidate, policy, source.chosen_ranges(one, "minmax", 8)))
-            for one, policy in zip((opened, changed), policies, strict=True)
+            _make(opened, Improved(one.content, {}), candidate, stock.Policy(_joins(one, candidate)[0]), _ranges(one, candidate)[0]).sqnr_db
+            for one in (opened, changed)
         )
     except ConversionError:
         return opened, ()
-    if after < before + WORTH_DB:
+    if not after >= before + WORTH_DB:
         return opened, ()
     around = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return changed, (f"channel ranges equalized between the layers around {around}: {after - before:+.1f} dB",)
 
 
-@functools.lru_cache(maxsize=4)
-def rounded(base: Source, method: str) -> Improved:
-    """`base` with its weights rounded by `method`, once for all candidates."""
-    return improve(base, base.content, method)
+def rounded(base: Source, candidate: Candidate, policy: stock.Policy) -> Improved:
+    """`base` with its weights rounded by the candidate's method, once for all candidates that quantize the same layers."""
+    smallest = stock.MIN_WEIGHT_ELEMENTS if candidate.precision == "w8" else 0
+    skip = frozenset(scope.rstrip(";") for scope in policy.keep_float) | layers.smaller_than(base.fresh(), smallest)
+    made: Improved = base.once((candidate.rounding, skip), lambda: improve(base, base.content, candidate.rounding, skip))
+    return made
 
 
-def sqnr_db(opened: Source, content: bytes) -> float:
-    """Signal to quantization noise of a built file on the held-out samples, averaged over outputs as noise per signal, in dB."""
+def _equalized(opened: Source) -> tuple[Source, tuple[str, ...]]:
+    content, names = equalized.equalized(opened)
+    return dataclasses.replace(opened, content=content, made={}), names
+
+
+def _joins(base: Source, candidate: Candidate) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A join of unlike ranges needs care where its one scale has 8 bits: inside w8a8, and at an int8 edge."""
+    if candidate.precision == "w8a8" or (candidate.precision == "w8a16" and base.context.io == "int8"):
+        return joins.unlike(base)
+    return (), ()
+
+
+def _make(opened: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, ranges: stock.Ranges | None) -> Built:
+    def remake(keep: tuple[str, ...]) -> bytes:
+        more = msgspec.structs.replace(policy, keep_float=(*policy.keep_float, *keep))
+        return stock.quantize(improved.content, candidate, more, ranges, improved.channels)
+
+    content = remake(())
+    return Built(content, sqnr_db(opened, content, opened.held_out[: JUDGES.get(candidate.precision)]), remake)
+
+
+def sqnr_db(opened: Source, content: bytes, samples: Sequence[Arrays]) -> float:
+    """Signal to quantization noise of a built file on the first held-out samples, averaged over outputs as noise per signal, in dB."""
     import numpy as np
 
-    if not opened.held_out:
-        return float("nan")
     signature = flatbuffer.stored_signature(flatbuffer.load(content), opened.model.signature)
     session = running.Interpreter(content, signature)
     noise: dict[str, list[float]] = {spec.name: [0.0, 0.0] for spec in signature.outputs}
-    for sample, wanted in zip(opened.held_out, opened.reference, strict=True):
+    for sample, wanted in zip(samples, opened.reference, strict=False):
         given = session.run({spec.name: quantize(sample[spec.name], spec) for spec in signature.inputs})
         for spec in signature.outputs:
             reference = wanted[spec.name].astype(np.float64)
@@ -89,10 +115,6 @@ def sqnr_db(opened: Source, content: bytes) -> float:
     shares = [lost / max(signal, 1e-30) for lost, signal in noise.values()]
     mean = sum(shares) / len(shares)
     return float("inf") if mean == 0 else -10 * float(np.log10(mean)) if mean == mean else float("-inf")
-
-
-def _judged(opened: Source, content: bytes) -> Built:
-    return Built(content, sqnr_db(opened, content))
 
 
 def _ranges(base: Source, candidate: Candidate) -> list[stock.Ranges | None]:
@@ -107,7 +129,7 @@ def _stock(opened: Source, candidate: Candidate, policy: stock.Policy) -> Built 
     plain = stock.Policy(_scopes(opened, candidate.keep_float), policy.wide, policy.io)
     try:
         ranges = source.averaged_ranges(opened) if candidate.precision in STATIC_BITS else None
-        return _judged(opened, stock.quantize(opened.content, candidate, plain, ranges))
+        return _make(opened, Improved(opened.content, {}), candidate, plain, ranges)
     except ConversionError:
         return None
 
