@@ -1,7 +1,6 @@
 """Packaging time and memory beside the plain toolchain doing the same by hand, on EfficientNet-Lite0.
 
-    python benchmarks/bench_package.py            all rows
-    python benchmarks/bench_package.py plain-fp32 OUT CALIBRATION   one plain run (used by the above)
+Without arguments it prints all rows; `plain-fp32 OUT CALIBRATION` is one plain run, which the rows start.
 """
 
 from __future__ import annotations

@@ -38,5 +38,6 @@ def side_by_side(name: str, plain: Sequence[str], ours: Sequence[str], *, rounds
     before, after = (statistics.median(pair[side].seconds for pair in pairs) for side in (0, 1))
     memory = [max(pair[side].peak_bytes for pair in pairs) / 1e6 for side in (0, 1)]
     bound = f" (aim: at most {limit:.2f})" if limit else ""
-    print(f"{name}: plain {before:.2f} s, {memory[0]:.0f} MB; edgekit {after:.2f} s, {memory[1]:.0f} MB; time ratio {after / before:.2f}{bound}", flush=True)
+    sides = f"plain {before:.2f} s, {memory[0]:.0f} MB; edgekit {after:.2f} s, {memory[1]:.0f} MB"
+    print(f"{name}: {sides}; time ratio {after / before:.2f}{bound}", flush=True)
     return after / before

@@ -62,7 +62,9 @@ def locate(path: Path, unit: Unit, options: RunOptions, progress: Progress = lam
         with bundle.open(whole) as inner, farm.session(unit) as link:
             run = runner.run(inner, link, dataclasses.replace(options, min_runs=0, warmup_runs=0))
         steps = _compare(manifest, tapped, taps, host, run.outputs[0])
-    return Drift(path.name, run.facts.model or run.facts.identity, manifest.golden.samples[0], steps, next((i for i, s in enumerate(steps) if s.parts), None))
+    return Drift(
+        path.name, run.facts.model or run.facts.identity, manifest.golden.samples[0], steps, next((i for i, s in enumerate(steps) if s.parts), None)
+    )
 
 
 def _compare(manifest: Manifest, tapped: Artifact, taps: tuple[Tap, ...], host: Arrays, device: Arrays) -> tuple[Step, ...]:

@@ -90,4 +90,6 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         missing = error.name or module
-        raise MissingPackageError(f"{purpose} needs the package {missing}, which cannot be imported ({error})", f"pip install 'edgekit[{extra}]'") from error
+        raise MissingPackageError(
+            f"{purpose} needs the package {missing}, which cannot be imported ({error})", f"pip install 'edgekit[{extra}]'"
+        ) from error

@@ -74,7 +74,8 @@ def quantize(real: Array, spec: TensorSpec) -> Array:
         return real.astype(dtype)
     limits = np.iinfo(dtype)
     steps = np.rint(real.astype(np.float64) / spec.scale) + spec.zero_point
-    return np.clip(steps, limits.min, limits.max).astype(dtype)
+    stored: Array = np.clip(steps, limits.min, limits.max).astype(dtype)
+    return stored
 
 
 def raw_bytes(array: Array) -> bytes:

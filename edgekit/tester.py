@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from edgekit import __version__, bundle, farm, latency, parity, report, runner
 from edgekit.bundle import Bundle
@@ -25,7 +26,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to test. `wait_s` is how long to wait for a busy unit; `baseline` an earlier run's file; `effect` the smallest latency change that counts."""
+    """How to test. `wait_s` is how long to wait for a busy unit, `baseline` an earlier run's file, `effect` the least latency change that counts."""
 
     run: RunOptions = dataclasses.field(default_factory=RunOptions)
     wait_s: float = farm.DEFAULT_WAIT_S
@@ -99,7 +100,8 @@ def compare(opened: Bundle, outputs: Sequence[Arrays]) -> tuple[Comparison, ...]
     total = len(manifest.golden.samples)
     user = total - manifest.golden.random
     found = []
-    for kind, part in (("samples", slice(0, user)), ("random", slice(user, total))):
+    parts: tuple[tuple[Literal["samples", "random"], slice], ...] = (("samples", slice(0, user)), ("random", slice(user, total)))
+    for kind, part in parts:
         names = manifest.golden.samples[part]
         if not names:
             continue

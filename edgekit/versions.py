@@ -40,7 +40,7 @@ def license_of(package: str) -> str:
         fields = metadata.metadata(package)
     except metadata.PackageNotFoundError:
         return ""
-    text = fields.get("License-Expression") or fields.get("License") or ""
+    text = next((fields[key] for key in ("License-Expression", "License") if key in fields), "")
     return text.splitlines()[0].strip() if text.strip() else ""
 
 

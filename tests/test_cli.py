@@ -9,7 +9,20 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "tensorflow", "keras", "onnx", "onnxruntime", "ai_edge_litert", "ai_edge_quantizer", "litert_torch", "coremltools", "adbutils", "numpy", "PIL")
+HEAVY = (
+    "torch",
+    "tensorflow",
+    "keras",
+    "onnx",
+    "onnxruntime",
+    "ai_edge_litert",
+    "ai_edge_quantizer",
+    "litert_torch",
+    "coremltools",
+    "adbutils",
+    "numpy",
+    "PIL",
+)
 
 
 def edgekit(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from edgekit import device, farm as farms
+from edgekit import device
+from edgekit import farm as farms
 from edgekit.cli import output
 from edgekit.errors import UsageError, close_match
 from edgekit.virtual import android

@@ -131,5 +131,6 @@ def _table(found: Inspection, graph: Graph, *, everything: bool) -> Any:
         bar = "█" * round(_BAR * row.share)
         verdict = planned[row.operator].status if row.operator in planned else ""
         number = str(row.operator) if row.operator >= 0 else ""
-        table.add_row(number, row.type, f"{row.constant_bytes:,}", f"{row.share:.1%}", bar, f"{row.macs / 1e6:.1f} M" if row.macs else "", verdict, tail(row.name))
+        macs = f"{row.macs / 1e6:.1f} M" if row.macs else ""
+        table.add_row(number, row.type, f"{row.constant_bytes:,}", f"{row.share:.1%}", bar, macs, verdict, tail(row.name))
     return table

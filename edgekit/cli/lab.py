@@ -12,19 +12,20 @@ from edgekit.cli import output
 from edgekit.errors import UsageError
 
 _file = click.Path(path_type=Path, dir_okay=False)
+_existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.command(short_help="Prove a bundle on devices: outputs and latency.")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--device", "-d", "devices", multiple=True, required=True, metavar="D", help="Unit of the farm file, label:L, or an address; repeatable.")
+@click.option("--device", "-d", "devices", multiple=True, required=True, metavar="D", help="Unit of the farm file, label:L, or address; repeatable.")
 @click.option("--farm", "farm_file", type=_file, help="Farm file; default: farm.toml here, or the user's own.")
 @click.option("--runs", default=100, show_default=True, type=click.IntRange(0), help="Latency: timed runs (0 takes none) ...")
 @click.option("--seconds", default=5.0, show_default=True, type=click.FloatRange(0), help="... or this long, whichever ends first.")
 @click.option("--warmup", default=10, show_default=True, type=click.IntRange(0), help="Warm-up runs at most; fewer once steady.")
 @click.option("--threads", default=4, show_default=True, type=click.IntRange(1), help="CPU threads.")
 @click.option("--affinity", type=click.Choice(["any", "big", "little"]), default="any", show_default=True, help="Cores to run on.")
-@click.option("--accelerator", default="", metavar="A", help="Accelerator to ask for instead of the target's (cpu, xnnpack, nnapi, gpu, ...).")
-@click.option("--runtime", "runtime_library", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Runtime library for the device.")
+@click.option("--accelerator", default="", metavar="A", help="Accelerator instead of the target's: cpu, xnnpack, nnapi, gpu, ...")
+@click.option("--runtime", "runtime_library", type=_existing, help="Runtime library for the device.")
 @click.option("--cool-below", type=float, metavar="CELSIUS", help="Wait until the device is no hotter, at most --cool-wait.")
 @click.option("--cool-wait", default=60.0, show_default=True, type=float, metavar="S", help="Longest wait for that.")
 @click.option("--timeout", default=600.0, show_default=True, type=float, metavar="S", help="Longest run on the device.")
@@ -34,7 +35,9 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--junit", type=_file, help="Write a JUnit report.")
 @click.option("--html", type=_file, help="Write a report for people.")
 @output.json_option
-def test(bundle: Path, devices: tuple[str, ...], farm_file: Path | None, junit: Path | None, html: Path | None, json_to: str | None, **values: Any) -> int:
+def test(
+    bundle: Path, devices: tuple[str, ...], farm_file: Path | None, junit: Path | None, html: Path | None, json_to: str | None, **values: Any
+) -> int:
     """Deploy BUNDLE to each device, run it, and compare outputs and latency with the desktop reference."""
     from edgekit import device, farm, tester
     from edgekit.report import to_json
@@ -85,7 +88,7 @@ def compare(before: Path, after: Path, effect: float, json_to: str | None) -> in
 @click.option("--farm", "farm_file", type=_file, help="Farm file.")
 @click.option("--threads", default=4, show_default=True, type=click.IntRange(1), help="CPU threads.")
 @click.option("--accelerator", default="", metavar="A", help="Accelerator to ask for instead of the target's.")
-@click.option("--runtime", "runtime_library", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Runtime library for the device.")
+@click.option("--runtime", "runtime_library", type=_existing, help="Runtime library for the device.")
 @click.option("--all", "everything", is_flag=True, help="Show every tensor, not those around the first that parts.")
 @output.json_option
 def drift(bundle: Path, device: str, farm_file: Path | None, everything: bool, json_to: str | None, **values: Any) -> int:

@@ -20,10 +20,8 @@ def inspect(model: str, target: str | None, inputs: tuple[str, ...], operators: 
     """Show what is inside MODEL, a model or an .edgekit bundle."""
     from edgekit.cli import inspect_view
 
-    if Path(model).suffix == ".edgekit":
-        found = inspect_view.of_bundle(Path(model), target)
-    else:
-        found = inspect_view.of_model(model, shapes(inputs), target)
+    bundled = Path(model).suffix == ".edgekit"
+    found = inspect_view.of_bundle(Path(model), target) if bundled else inspect_view.of_model(model, shapes(inputs), target)
     if json_to:
         output.write_json(found, json_to)
     if json_to != "-":

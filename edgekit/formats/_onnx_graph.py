@@ -37,7 +37,7 @@ def graphs(graph: Any) -> Iterator[Any]:
 
 def layer(node: Any) -> str:
     """A node's name, or the name of what it computes."""
-    return node.name or next((name for name in node.output if name), node.op_type)
+    return str(node.name or next((name for name in node.output if name), node.op_type))
 
 
 def value_shape(value: Any) -> tuple[int, ...] | None:

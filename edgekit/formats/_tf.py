@@ -146,7 +146,8 @@ def check_inference_mode(graph_def: Any, name: str) -> None:
 def reachable_nodes(graph_def: Any) -> list[Any]:
     """Nodes of the graph and of the functions it calls; a SavedModel also holds functions for training, which inference never calls."""
     bodies = {function.signature.name: function.node_def for function in graph_def.library.function}
-    found, waiting, seen = [], [graph_def.node], set()
+    found, waiting = [], [graph_def.node]
+    seen: set[str] = set()
     while waiting:
         for node in waiting.pop():
             found.append(node)

@@ -18,7 +18,8 @@ def judge(parities: Sequence[OutputParity], tolerance: Tolerance, *, steps: floa
 
     A bound that is met exactly passes. A quantized output that is off by at most `steps` of its own steps passes too, where the reference spans
     at least 8 of them: rounding may differ by that between two right kernels. Non-finite values and mismatches always fail. An all-zero
-    reference (or one that stays below 1e-5) is judged by max abs alone: the tolerance's (absolute, as there is no magnitude to relate it to), else one step, else 1e-6.
+    reference (or one that stays below 1e-5) is judged by max abs alone: the tolerance's (absolute, as there is no magnitude to relate it to),
+    else one step, else 1e-6.
     """
     return tuple(finding for parity in parities for finding in _judge_one(parity, tolerance, steps))
 

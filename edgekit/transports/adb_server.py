@@ -20,11 +20,15 @@ _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\s]+):(\d{1,5})")
 
 
 class AdbOptions(Policy, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`server_port` 0 is ANDROID_ADB_SERVER_PORT or 5037. `program` is the adb to start a server with: ADBUTILS_ADB_PATH, PATH's or adbutils' own."""
+    """`server_port` 0 is ANDROID_ADB_SERVER_PORT or 5037. `program` is the adb to start a server with: ADBUTILS_ADB_PATH, PATH's or adbutils' own.
+
+    A server that is started without `usb` does not wait for the USB of a machine that has none.
+    """
 
     server_host: str = ""
     server_port: int = 0
     start_server: bool = False
+    usb: bool = True
     program: str = ""
 
 
@@ -185,9 +189,12 @@ def _answers(host: str, port: int) -> bool:
 def _start(port: int, options: AdbOptions) -> None:
     program = _program(options)
     command = [program, "-P", str(port), "start-server"]
+    environment = None if options.usb else os.environ | {"ADB_LIBUSB": "0"}
     try:
         # The server inherits what it is started with: a pipe would stay open as long as it lives.
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise failure("adb", "server-missing", f"{program} could not start a server: {error}") from error
     if done.returncode:

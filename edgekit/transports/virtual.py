@@ -35,7 +35,7 @@ class VirtualAndroid:
             self._device = android.start(options)
             stack.callback(android.stop, self._device.serial)
             port = _free_port()
-            self._link = adb.connect(self._device.address, {"server_port": port, "start_server": True})
+            self._link = adb.connect(self._device.address, {"server_port": port, "start_server": True, "usb": False})
             stack.callback(_stop_server, port)
             self._stack = stack.pop_all()
 

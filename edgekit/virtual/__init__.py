@@ -1,0 +1,1 @@
+"""Devices that need no hardware: each runs the vendor's own arithmetic, or an emulated processor."""

@@ -23,7 +23,6 @@ _PACKAGES = ("busybox-static", "mksh", "libc6", "libstdc++6", "libgcc-s1")
 _LIBRARIES = "usr/lib/aarch64-linux-gnu"
 _UNUSED = ("bin", "etc", "usr/bin", "usr/sbin", "usr/share", f"{_LIBRARIES}/gconv", "usr/lib/klibc", "usr/lib/diet", "usr/lib/aarch64-linux-musl")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_FALLBACK_SOURCE = ("http://deb.debian.org/debian", "bookworm")
 _PROGRAMS = {
     "apt-get": "apt",
     "dpkg": "dpkg",
@@ -105,18 +104,23 @@ def _fetch(scratch: Path) -> list[Path]:
 
 
 def _source() -> tuple[str, str]:
-    """The site and suite that this machine's own apt uses for Debian, so that mirrors and proxies are respected."""
-    listing = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Component: main", "Origin: Debian"],  # noqa: S607  # found by `missing`
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    for row in listing.stdout.splitlines():
-        site, _, suite = row.partition(" ")
-        if suite and not any(word in suite for word in ("security", "updates", "backports")):
-            return site, suite
-    return _FALLBACK_SOURCE
+    """The site and suite that this machine's own apt uses for Debian, so that mirrors and proxies are respected.
+
+    Raises `MissingPackageError` where apt knows no Debian archive.
+    """
+    for only in (("Origin: Debian",), ()):  # an archive's origin is known only after an update
+        for site, suite in _targets(only):
+            debian = only or site.rstrip("/").endswith("/debian")
+            if debian and not any(word in suite for word in ("security", "updates", "backports")):
+                return site, suite
+    raise MissingPackageError("apt on this machine knows no Debian archive to take the arm64 userland from", "add one to /etc/apt/sources.list.d")
+
+
+def _targets(only: tuple[str, ...]) -> list[tuple[str, str]]:
+    command = ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Component: main", *only]
+    listing = subprocess.run(command, capture_output=True, text=True, check=False)
+    rows = (row.partition(" ") for row in listing.stdout.splitlines())
+    return [(site, suite) for site, _, suite in rows if suite]
 
 
 def _apt_options(scratch: Path) -> Iterator[str]:

@@ -34,6 +34,7 @@ _ENVIRONMENT = {
     "ANDROID_ROOT": "/system",
     "ANDROID_DATA": "/data",
     "EXTERNAL_STORAGE": "/sdcard",
+    "QEMU_CPU": "cortex-a76",  # the widest model of qemu 7.2 computes wrong int8 products with some kernels
     "USER": "shell",
     "SHELL": _SHELL,
 }
