@@ -31,6 +31,21 @@ def rename(data: bytes, inputs: Sequence[tuple[int, str]], outputs: Sequence[tup
     return pack(model)
 
 
+def name_by_layer(data: bytes) -> bytes:
+    """Give each tensor the name of its layer, computed ones first: the compiler joins the layers that it fused (`a;;b;;c;1`), the computing one last."""
+    model = _schema().ModelT.InitFromPackedBuf(data, 0)
+    for graph in model.subgraphs:
+        taken: dict[str, int] = {}
+        computed = [graph.tensors[index] for operator in graph.operators for index in operator.outputs]
+        made = {id(tensor) for tensor in computed}
+        for tensor in (*computed, *(tensor for tensor in graph.tensors if id(tensor) not in made)):
+            joined = (tensor.name or b"").decode("utf-8", "replace")
+            name = joined.rpartition(";;")[2].partition(";")[0] or joined
+            taken[name] = taken.get(name, -1) + 1
+            tensor.name = f"{name}#{taken[name]}" if taken[name] else name
+    return pack(model)
+
+
 def signature_tensors(data: bytes) -> tuple[dict[str, int], dict[str, int]]:
     """Tensor index by name for the inputs and the outputs of the file's first signature, in its own order; empty without one."""
     model = _schema().Model.GetRootAs(data, 0)

@@ -10,7 +10,7 @@ from edgekit.converters import _litert_result, _tflite_edges
 from edgekit.errors import ConversionError, MissingPackageError, require
 from edgekit.formats import Model
 from edgekit.formats._quiet import quiet
-from edgekit.formats._torch_program import flat_outputs, layer_of, operator_name, unflatten
+from edgekit.formats._torch_program import flat_outputs, layer_of, leaves, operator_name
 from edgekit.legalize import torch_ops
 
 SOURCE = "torch"
@@ -27,7 +27,7 @@ def convert(model: Model, workdir: Path) -> Model:
     wrapper = flat_module(model.handle, module)
     if notices:
         _check_equal(model, flat_module(model.handle, model.handle.module()), wrapper, flat)
-    data = _named(model, _compile(model, wrapper, flat))
+    data = _named(model, _tflite_edges.name_by_layer(_compile(model, wrapper, flat)))
     return _litert_result.result(model, _tflite_edges.write(workdir / f"{model.name}.tflite", data), notices)
 
 
@@ -68,9 +68,13 @@ def flat_module(program: Any, module: Any) -> Any:
             self.model = module
 
         def forward(self, *flat: Any) -> Any:
-            args, kwargs = unflatten(program, flat)
-            return tuple(flat_outputs(self.model(*args, **kwargs)))
+            # node by node, so that each operator of the result keeps the name of the layer that it comes from
+            with torch.fx.traceback.preserve_node_meta():
+                results = torch.fx.Interpreter(self.model).run(*leaves(program, flat), enable_io_processing=False)
+            return tuple(flat_outputs(results))
 
+    for node in module.graph.nodes:
+        node.meta["nn_module_stack"] = {node.name: ("", layer_of(node))}
     wrapper = Flat()
     wrapper.training = False  # exported graphs refuse eval(), and have no training mode
     return wrapper

@@ -51,11 +51,15 @@ def unflatten(program: Any, flat: Sequence[Any]) -> tuple[tuple[Any, ...], dict[
     """Positional and keyword arguments of the program from its flat tensor inputs; the constants it was exported with are filled in."""
     import torch.utils._pytree as pytree
 
+    args, kwargs = pytree.tree_unflatten(leaves(program, flat), program.call_spec.in_spec)
+    return args, kwargs
+
+
+def leaves(program: Any, flat: Sequence[Any]) -> list[Any]:
+    """What the program's graph takes, in order: the flat tensor inputs, with the constants it was exported with between them."""
     tensors = iter(flat)
     constants = {spec.arg.name: spec.arg.value for spec in program.graph_signature.input_specs if hasattr(spec.arg, "value")}
-    leaves = [constants[name] if name in constants else next(tensors) for name in _leaf_names(program)]
-    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
-    return args, kwargs
+    return [constants[name] if name in constants else next(tensors) for name in _leaf_names(program)]
 
 
 def flat_tensors(tree: Any) -> list[Any]:
