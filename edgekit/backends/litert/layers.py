@@ -61,6 +61,18 @@ def smaller_than(model: Any, elements: int) -> frozenset[str]:
     return frozenset(layer.name for layer in find(model) if flatbuffer.data(model, tensors[layer.weight]).size < elements)
 
 
+def restored(content: bytes, original: bytes, scopes: tuple[str, ...]) -> bytes:
+    """`content` with weights and biases of the layers in `scopes` (output tensor names) as in `original`, a file of the same graph."""
+    model, source = flatbuffer.load(content), flatbuffer.load(original)
+    for layer in find(model):
+        if f"{layer.name};" in scopes:
+            for index in (layer.weight, layer.bias) if layer.bias >= 0 else (layer.weight,):
+                values = flatbuffer.data(source, source.subgraphs[0].tensors[index])
+                model.subgraphs[0].tensors[index].buffer = flatbuffer.add_constant(model, values)
+    flatbuffer.merge_buffers(model, share=False)
+    return flatbuffer.dump(model)
+
+
 def to_matrix(kind: str, weight: Array) -> Array:
     """A stored weight as [outputs, k]."""
     if kind == "DEPTHWISE_CONV_2D":  # [1, height, width, channels * multiplier]

@@ -10,26 +10,26 @@ from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
 from edgekit.quantize import ranges
 
-SUSPECTS = 12
+SUSPECTS = 10
 """Operators that are tried, the noisiest by their own rounding first."""
 
 WORST = 10
 
 JUDGES = 4
-"""Held-out samples that judge an operator: the difference of two builds on the same samples needs few."""
+"""Samples that judge an operator: the difference of two builds on the same samples needs few."""
 
 
 def measure(opened: Source, candidate: Candidate, built: variants.Built) -> tuple[tuple[str, float, str], ...]:
     """(operator, dB, reason) of the operators that cost most, worst first. Not measured for w8a16, which loses by its weights alone."""
     if candidate.precision == "w8a16":
         return ()
-    samples = opened.held_out[:JUDGES]
+    samples = opened.judges[:JUDGES]
     now = variants.sqnr_db(opened, built.content, samples)
     found: list[tuple[str, float, str]] = []
-    for name, scope, reason in _suspects(opened, candidate):
+    for name, scopes, reason in _suspects(opened, candidate):
         opened.context.progress(len(found), SUSPECTS, "measure sensitivity")
         try:
-            gain = variants.sqnr_db(opened, built.remake((scope,)), samples) - now
+            gain = variants.sqnr_db(opened, built.remake(scopes), samples) - now
         except ConversionError:
             continue
         if gain > 0 and gain != float("inf"):
@@ -37,16 +37,16 @@ def measure(opened: Source, candidate: Candidate, built: variants.Built) -> tupl
     return tuple(sorted(found, key=lambda row: (-row[1], row[0]))[:WORST])
 
 
-def _suspects(opened: Source, candidate: Candidate) -> list[tuple[str, str, str]]:
+def _suspects(opened: Source, candidate: Candidate) -> list[tuple[str, tuple[str, ...], str]]:
     model = opened.fresh()
     rows = _activations(opened, model) if candidate.precision == "w8a8" else _weights(model)
     ordered = sorted(rows, key=lambda row: (-row[0], row[1]))[:SUSPECTS]
-    return [(name, scope, reason) for _, name, scope, reason in ordered]
+    return [(name, scopes, reason) for _, name, scopes, reason in ordered]
 
 
-def _activations(opened: Source, model: Any) -> list[tuple[float, str, str, str]]:
-    graph = model.subgraphs[0]
-    rows = []
+def _activations(opened: Source, model: Any) -> list[tuple[float, str, tuple[str, ...], str]]:
+    """An activation is free of rounding only where the operators that read it are float as well as the one that makes it."""
+    graph, rows = model.subgraphs[0], []
     for op in graph.operators:
         name = flatbuffer.text(graph.tensors[op.outputs[0]].name) if op.outputs else ""
         seen = opened.histograms.get(name)
@@ -55,20 +55,21 @@ def _activations(opened: Source, model: Any) -> list[tuple[float, str, str, str]
         power = float((seen.counts * seen.centers**2).sum() / seen.counts.sum())
         noise = ranges.squared_error(seen, seen.low, seen.high)
         reason = f"{flatbuffer.op_name(model, op)} output spans {seen.low:.4g} to {seen.high:.4g}, its typical size is {power**0.5:.3g}"
-        rows.append((noise / max(power, 1e-30), name, joins.scope(graph, op), reason))
+        readers = [reader for reader in graph.operators if op.outputs[0] in reader.inputs]
+        rows.append((noise / max(power, 1e-30), name, tuple(joins.scope(graph, one) for one in (op, *readers)), reason))
     return rows
 
 
-def _weights(model: Any) -> list[tuple[float, str, str, str]]:
+def _weights(model: Any) -> list[tuple[float, str, tuple[str, ...], str]]:
     import numpy as np
 
     graph = model.subgraphs[0]
-    rows = []
+    rows: list[tuple[float, str, tuple[str, ...], str]] = []
     for layer in layers.find(model):
         weight = layer.layer(model).weight
         largest = np.maximum(np.abs(weight).max(axis=1), 1e-30)
         step, size = largest / 127, np.sqrt((weight**2).mean(axis=1))
         share = float((step**2 / 12).sum() / max(float((size**2).sum()), 1e-30))
         reason = f"{layer.kind} weights reach {float(np.median(largest / np.maximum(size, 1e-30))):.3g} times their typical size"
-        rows.append((share, layer.name, joins.scope(graph, graph.operators[layer.op]), reason))
+        rows.append((share, layer.name, (joins.scope(graph, graph.operators[layer.op]),), reason))
     return rows

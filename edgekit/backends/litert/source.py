@@ -19,9 +19,9 @@ MOVING_AVERAGE = 0.95
 """The smoothing of the stock quantizer's own calibration (ai-edge-quantizer 0.10, `moving_average_update`)."""
 
 HELD_OUT = 4
-"""Every fourth sample judges, the others teach."""
+"""Every fourth sample judges the rounding of a layer, the others teach it."""
 
-JUDGES = 16
+JUDGES = 32
 """Most samples that judge a whole artifact."""
 
 VALUES = 65536
@@ -65,15 +65,15 @@ class Source:
         return measure(self.content, self.model, self.samples, self.context)
 
     @functools.cached_property
-    def held_out(self) -> tuple[Arrays, ...]:
-        """The input sets that judge (`HELD_OUT`), at most `JUDGES` of them; all of them where there are too few."""
-        return (self.samples[HELD_OUT - 1 :: HELD_OUT] or self.samples)[:JUDGES]
+    def judges(self) -> tuple[Arrays, ...]:
+        """Input sets that judge whole artifacts against each other: at most `JUDGES`, spread over all."""
+        return self.samples[:: -(-len(self.samples) // JUDGES)] if self.samples else ()
 
     @functools.cached_property
     def reference(self) -> tuple[dict[str, Array], ...]:
-        """The float model's outputs on `held_out`."""
+        """The float model's outputs on `judges`."""
         session = running.Interpreter(self.content, self.model.signature)
-        return tuple(session.run(sample) for sample in self.held_out)
+        return tuple(session.run(sample) for sample in self.judges)
 
     def fresh(self) -> Any:
         """A new mutable `ModelT` of the float model."""

@@ -1,8 +1,9 @@
-"""Ways to build one precision, each judged by running the built file on held-out samples; the stock quantizer's own is among them."""
+"""Ways to build one precision, each judged by running the built file on calibration samples; the stock quantizer's own is among them."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -17,38 +18,46 @@ from edgekit.tensors import Arrays, dequantize, quantize
 
 RANGES: tuple[Method, ...] = ("minmax", "mse", "percentile")
 
+TAIL = frozenset({"FULLY_CONNECTED", "MEAN", "RESHAPE"})
+"""Operators whose 16-bit kernels cost next to nothing on tensors of up to `TAIL_ELEMENTS` elements."""
+
+TAIL_ELEMENTS = 8192
+
+WIDE_WORTH_DB = 0.25
+
 WORTH_DB = 0.5
 """What equalizing must gain, in the plainest build, to be used: it changes the weights that everything else starts from."""
 
 JUDGES = {"w8a16": 6}
-"""How many held-out samples judge a build, where not all of them: the interpreter's 16-bit kernels are slow."""
+"""How many samples judge a build, where not all of them: the interpreter's 16-bit kernels are slow."""
 
 STATIC_BITS = {"w8a8": 8, "w8a16": 16}
 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A file and what it lost: SQNR in dB over held-out samples (infinite when nothing). `remake` builds it with more operators in float."""
+    """A file and what it lost: SQNR in dB over the judging samples (infinite when nothing). `remake` builds it with more operators in float."""
 
     content: bytes
     sqnr_db: float
     remake: Callable[[tuple[str, ...]], bytes]
+    ranges: stock.Ranges | None = None
     notices: tuple[str, ...] = ()
 
 
 def best(opened: Source, candidate: Candidate) -> Built:
-    """The best build of `candidate` by held-out samples: ours with each choice of ranges, or the stock quantizer's own at no more bytes."""
+    """The best build of `candidate` on the judging samples: ours with each choice of ranges, or the stock quantizer's own at no more bytes."""
     base, equalizing = opened.once(("base", candidate.precision), lambda: equalize(opened, candidate.precision))
     keep, joined = _joins(base, candidate)
     policy = stock.Policy((*_scopes(base, candidate.keep_float), *keep), _scopes(base, candidate.wide), opened.context.io)
     improved = rounded(base, candidate, policy)
-    built = [_make(opened, improved, candidate, policy, ranges) for ranges in _ranges(base, candidate)]
-    ours = max(built, key=lambda one: one.sqnr_db)
+    built = [_make(opened, base, improved, candidate, policy, ranges) for ranges in _ranges(base, candidate)]
+    ours = _with_wide_tail(opened, base, improved, candidate, policy, max(built, key=lambda one: one.sqnr_db))
     plain = _stock(opened, candidate, policy)
     if plain is not None and plain.sqnr_db > ours.sqnr_db and len(plain.content) <= len(ours.content):
-        better = f"{plain.sqnr_db:.1f} dB against {ours.sqnr_db:.1f} dB on held-out samples"
+        better = f"{plain.sqnr_db:.1f} dB against {ours.sqnr_db:.1f} dB on the calibration samples"
         return dataclasses.replace(plain, notices=(f"rounding and ranges are the stock quantizer's own, which did better here: {better}",))
-    return dataclasses.replace(ours, notices=(*joined, *equalizing, *improved.notices))
+    return dataclasses.replace(ours, notices=(*joined, *equalizing, *improved.notices, *ours.notices))
 
 
 def equalize(opened: Source, precision: str) -> tuple[Source, tuple[str, ...]]:
@@ -59,7 +68,7 @@ def equalize(opened: Source, precision: str) -> tuple[Source, tuple[str, ...]]:
     candidate = Candidate(precision, rounding="nearest")
     try:
         before, after = (
-            _make(opened, Improved(one.content, {}), candidate, stock.Policy(_joins(one, candidate)[0]), _ranges(one, candidate)[0]).sqnr_db
+            _make(opened, one, Improved(one.content, {}), candidate, stock.Policy(_joins(one, candidate)[0]), _ranges(one, candidate)[0]).sqnr_db
             for one in (opened, changed)
         )
     except ConversionError:
@@ -90,17 +99,18 @@ def _joins(base: Source, candidate: Candidate) -> tuple[tuple[str, ...], tuple[s
     return (), ()
 
 
-def _make(opened: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, ranges: stock.Ranges | None) -> Built:
+def _make(opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, ranges: stock.Ranges | None) -> Built:
     def remake(keep: tuple[str, ...]) -> bytes:
         more = msgspec.structs.replace(policy, keep_float=(*policy.keep_float, *keep))
-        return stock.quantize(improved.content, candidate, more, ranges, improved.channels)
+        content = layers.restored(improved.content, base.content, keep) if keep and candidate.precision not in STATIC_BITS else improved.content
+        return stock.quantize(content, candidate, more, ranges, improved.channels)
 
     content = remake(())
-    return Built(content, sqnr_db(opened, content, opened.held_out[: JUDGES.get(candidate.precision)]), remake)
+    return Built(content, sqnr_db(opened, content, opened.judges[: JUDGES.get(candidate.precision)]), remake, ranges)
 
 
 def sqnr_db(opened: Source, content: bytes, samples: Sequence[Arrays]) -> float:
-    """Signal to quantization noise of a built file on the first held-out samples, averaged over outputs as noise per signal, in dB."""
+    """Signal to quantization noise of a built file on the first judging samples, averaged over outputs as noise per signal, in dB."""
     import numpy as np
 
     signature = flatbuffer.stored_signature(flatbuffer.load(content), opened.model.signature)
@@ -124,12 +134,42 @@ def _ranges(base: Source, candidate: Candidate) -> list[stock.Ranges | None]:
     return [source.chosen_ranges(base, method, bits) for method in (RANGES if bits == 8 else RANGES[:1])]
 
 
+def _with_wide_tail(opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, built: Built) -> Built:
+    """`built`, or the same with the model's last small operators on 16-bit activations, where the CPU runs it and that gains enough."""
+    tail = _tail(base) if candidate.precision == "w8a8" and not candidate.wide and opened.context.io == "float32" else ()
+    if not tail or opened.context.target.runtime.name != "litert" or opened.context.target.runtime.accelerator not in ("cpu", "xnnpack"):
+        return built
+    wider = msgspec.structs.replace(policy, wide=tail)
+    try:
+        changed = _make(opened, base, improved, candidate, wider, built.ranges)
+    except ConversionError:
+        return built
+    if not changed.sqnr_db >= built.sqnr_db + WIDE_WORTH_DB:
+        return built
+    gain, bytes_ = changed.sqnr_db - built.sqnr_db, len(changed.content) - len(built.content)
+    notice = f"the last {len(tail)} operators have 16-bit activations: {gain:+.1f} dB, {bytes_:+d} bytes"
+    return dataclasses.replace(changed, notices=(notice,))
+
+
+def _tail(base: Source) -> tuple[str, ...]:
+    """Scopes of the operators at the end of the main graph that make small tensors only, from the last one up."""
+    model = base.fresh()
+    graph = model.subgraphs[0]
+    found: list[str] = []
+    for op in reversed(graph.operators):
+        sizes = [math.prod(int(size) for size in graph.tensors[i].shape) for i in op.outputs]
+        if flatbuffer.op_name(model, op) not in TAIL or max(sizes, default=0) > TAIL_ELEMENTS:
+            break
+        found.append(joins.scope(graph, op))
+    return tuple(found)
+
+
 def _stock(opened: Source, candidate: Candidate, policy: stock.Policy) -> Built | None:
     """What the stock quantizer makes of the model with its own calibration; None where it makes nothing."""
     plain = stock.Policy(_scopes(opened, candidate.keep_float), policy.wide, policy.io)
     try:
         ranges = source.averaged_ranges(opened) if candidate.precision in STATIC_BITS else None
-        return _make(opened, Improved(opened.content, {}), candidate, plain, ranges)
+        return _make(opened, opened, Improved(opened.content, {}), candidate, plain, ranges)
     except ConversionError:
         return None
 
