@@ -8,6 +8,9 @@ from edgekit.quantize import bias, grid, rounding
 from edgekit.quantize.moments import Layer, Moments, merge
 from edgekit.tensors import Array
 
+ROUND_OFF = 1e-5
+"""Relative error of a covariance taken as the difference of single-precision moments."""
+
 METHODS = ("nearest", "bias", "second-order")
 
 
@@ -59,22 +62,26 @@ def round_layer(
 
 def _by_data(layer: Layer, plain: Rounded, seen: tuple[Moments, Moments], bits: int) -> Rounded:
     """Learn from `seen[0]` with more and more damping while the held-out samples agree; then settle single integers on all samples."""
+    import numpy as np
+
     shape = layer.grouped.shape
     scales, (teach, judge) = plain.scales.reshape(shape), (half.covariance for half in seen)  # the mean error is the bias's to take back
+
+    floor = ROUND_OFF * float(np.trace(seen[0].second, axis1=1, axis2=2).max()) / shape[2]
 
     def loss(integers: Array) -> float:
         return float(rounding.output_error(layer.grouped, integers.reshape(shape) * scales, judge).sum())
 
     best, least, chosen = plain.integers, loss(plain.integers), 0.0
     for damping in _dampings(seen[0].count / shape[2]):
-        found = rounding.second_order(layer.grouped, scales, rounding.damped(teach, damping), bits=bits, sweeps=0)
+        found = rounding.second_order(layer.grouped, scales, rounding.damped(teach, damping, floor), bits=bits, sweeps=0)
         if chosen and loss(found) >= least:
             break
         if loss(found) < least:
             best, least, chosen = found, loss(found), damping
     if not chosen:
         return dataclasses.replace(plain, weight_left=True)
-    everything = rounding.damped(_both(seen).covariance, chosen)
+    everything = rounding.damped(_both(seen).covariance, chosen, floor)
     settled = rounding.coordinate_descent(layer.grouped, best.reshape(shape), scales, everything, bits=bits)
     return dataclasses.replace(plain, integers=settled.reshape(plain.integers.shape))
 

@@ -18,12 +18,14 @@ def output_error(weight: Array, rounded: Array, second: Array) -> Array:
     return found
 
 
-def damped(second: Array, damping: float) -> Array:
-    """`second` with `damping` times its mean diagonal added to the diagonal: what few samples did not show must not be taken for zero."""
+def damped(second: Array, damping: float, floor: float = 0.0) -> Array:
+    """`second` with `damping` times its mean diagonal, and at least `floor`, added to the diagonal: what few samples did not show must
+    not be taken for zero.
+    """
     import numpy as np
 
     mean = np.diagonal(second, axis1=1, axis2=2).mean(axis=1)
-    found: Array = second + np.eye(second.shape[1]) * np.maximum(damping * mean, grid.TINY)[:, None, None]
+    found: Array = second + np.eye(second.shape[1]) * np.maximum(damping * mean, max(floor, grid.TINY))[:, None, None]
     return found
 
 

@@ -83,11 +83,10 @@ def _own_precision(parsed: Any) -> str | None:
     types = flatbuffer.schema().TensorType
     scaled = [tensor for graph in parsed.subgraphs for tensor in graph.tensors if _scaled(tensor)]
     weights = {tensor.type for tensor in scaled if flatbuffer.constant(parsed, tensor) is not None}
-    computed = {tensor.type for tensor in scaled if flatbuffer.constant(parsed, tensor) is None}
-    if types.INT16 in computed:
-        return "w8a16"
-    if computed & {types.INT8, types.UINT8}:
-        return "w8a8"
+    computed = [tensor.type for tensor in scaled if flatbuffer.constant(parsed, tensor) is None]
+    wide, narrow = computed.count(types.INT16), sum(computed.count(kind) for kind in (types.INT8, types.UINT8))
+    if wide or narrow:
+        return "w8a16" if wide > narrow else "w8a8"
     if not weights & {types.INT8, types.UINT8}:
         return None
     explicit = any(flatbuffer.op_name(parsed, op) == "DEQUANTIZE" for graph in parsed.subgraphs for op in graph.operators)

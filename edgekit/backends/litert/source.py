@@ -24,6 +24,12 @@ HELD_OUT = 4
 JUDGES = 32
 """Most samples that judge a whole artifact."""
 
+ROOM_16 = 1.5
+"""Room beyond the extremes of 16-bit activations: it costs half a bit of sixteen, and clipping costs far more."""
+
+MOST_ROOM_8 = 0.25
+"""Most room beyond the extremes of 8-bit ones, for a single sample; the next of n samples exceeds them with a chance of 1 / (n + 1)."""
+
 VALUES = 65536
 """Values of an activation that are kept over all samples, for its histogram."""
 
@@ -117,14 +123,14 @@ def measure(content: bytes, model: Model, samples: tuple[Arrays, ...], context: 
     return {name: np.array(extremes[name], np.float64) for name in found}, {name: np.concatenate(picked[name]) for name in found}
 
 
-def true_ranges(source: Source) -> Ranges:
-    """The true minimum and maximum over all samples."""
-    return {name: Range(float(rows[:, 0].min()), float(rows[:, 1].max()), rank) for name, rows, rank in _ranked(source)}
-
-
 def chosen_ranges(source: Source, method: Method, bits: int) -> Ranges:
-    """The ranges that `method` of `edgekit.quantize.ranges` chooses."""
-    return {name: Range(*choose(source.histograms[name], method, bits=bits, symmetric=bits == 16), rank) for name, _, rank in _ranked(source)}
+    """The ranges that `method` of `edgekit.quantize.ranges` chooses; those of extremes with room for what no sample showed."""
+    room = 1.0 if method != "minmax" else ROOM_16 if bits == 16 else 1 + min(1 / len(source.samples), MOST_ROOM_8)
+    found = {}
+    for name, _, rank in _ranked(source):
+        low, high = choose(source.histograms[name], method, bits=bits, symmetric=bits == 16)
+        found[name] = Range(low * room, high * room, rank)
+    return found
 
 
 def averaged_ranges(source: Source) -> Ranges:

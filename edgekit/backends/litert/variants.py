@@ -18,6 +18,9 @@ from edgekit.tensors import Arrays, dequantize, quantize
 
 RANGES: tuple[Method, ...] = ("minmax", "mse", "percentile")
 
+ENOUGH = 32
+"""Samples from which clipping is considered: it is judged on the samples that ranges were measured on, and fewer make it look harmless."""
+
 TAIL = frozenset({"FULLY_CONNECTED", "MEAN", "RESHAPE"})
 """Operators whose 16-bit kernels cost next to nothing on tensors of up to `TAIL_ELEMENTS` elements."""
 
@@ -131,7 +134,8 @@ def _ranges(base: Source, candidate: Candidate) -> list[stock.Ranges | None]:
     bits = STATIC_BITS.get(candidate.precision)
     if bits is None:
         return [None]
-    return [source.chosen_ranges(base, method, bits) for method in (RANGES if bits == 8 else RANGES[:1])]
+    methods = RANGES if bits == 8 and len(base.samples) >= ENOUGH else RANGES[:1]
+    return [source.chosen_ranges(base, method, bits) for method in methods]
 
 
 def _with_wide_tail(opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, built: Built) -> Built:
