@@ -80,15 +80,28 @@ def write(path: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place on success and is removed on failure. Raises `UsageError` when it cannot be written."""
+    with _part(path) as temporary:
+        yield temporary
+        temporary.replace(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raise `UsageError` before the work when its result could not be written to `path` after it."""
+    with _part(path) as temporary:
+        temporary.touch()
+
+
+@contextlib.contextmanager
+def _part(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        temporary.replace(path)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}", "choose a writable place with --out") from error
+        raise UsageError(f"cannot write {path}: {error.strerror or error}", "choose a writable place") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what made the place unwritable may keep this from looking there
+            temporary.unlink()
 
 
 def open(path: Path) -> Bundle:

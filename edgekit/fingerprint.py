@@ -52,13 +52,21 @@ def of_reference(reference: str) -> str | None:
     None when that cannot be told: the function has not run before, or one of those files has changed.
     """
     path = Path(reference.partition("#")[0])
-    if path.exists():
+    if exists(path):
         return key(of_path(path), reference.partition("#")[2], _external(path))
     record = _record_path(reference)
     if not record.is_file():
         return None
     stamps = msgspec.json.decode(record.read_bytes(), type=list[FileStamp])
     return key(stamps) if all(_stamp(name) == (name, size, time) for name, size, time in stamps) else None
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; a name that no file can have is none."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

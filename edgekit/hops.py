@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from edgekit import converters, formats, parity
-from edgekit.errors import ConversionError
+from edgekit.errors import ConversionError, EdgekitError
 from edgekit.formats import Model, Session
 from edgekit.parity import OutputParity
 from edgekit.target import Tolerance
@@ -32,7 +33,8 @@ def convert(
         progress(number, len(route), f"converting {name}")
         folder = work / f"hop-{number}"
         folder.mkdir()
-        model = converter.convert(model, folder)
+        with translated(name):
+            model = converter.convert(model, folder)
         found = run(formats.session(model), model.signature, samples)
         _check(name, parity.compare_all(expected, found, reference_specs=source.signature.outputs, other_specs=model.signature.outputs), tolerance)
         names.append(name)
@@ -41,7 +43,21 @@ def convert(
 
 def run(session: Session, signature: Signature, samples: Sequence[Arrays]) -> list[dict[str, Array]]:
     """Outputs of every sample in the session's stored types, for inputs in real values."""
-    return [session.run({spec.name: quantize(sample[spec.name], spec) for spec in signature.inputs}) for sample in samples]
+    with translated("running the model here"):
+        return [session.run({spec.name: quantize(sample[spec.name], spec) for spec in signature.inputs}) for sample in samples]
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """The one seam to converters, quantizers and runtimes: whatever they raise that is not edgekit's becomes a `ConversionError`."""
+    try:
+        yield
+    except EdgekitError:
+        raise
+    except Exception as error:  # compilers raise what their passes raise
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+        hint = "it may be a fault of edgekit or of the tool below it: report it with the model"
+        raise ConversionError(f"{what} failed: {type(error).__name__}: {said[:300]}", hint) from error
 
 
 def _check(hop: str, parities: Sequence[OutputParity], tolerance: Tolerance) -> None:

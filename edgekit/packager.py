@@ -134,7 +134,8 @@ def _search(job: _Job, model: Model) -> tuple[Plan, list[_Built | None]]:
     tiers, skipped = planner.tiers(job.target, job.backend.precisions, own or options.precision, options.rounding, calibrated=bool(data.train))
     folder = job.work / "build"
     folder.mkdir()
-    build = job.backend.prepare(model, Context(job.target, data.train or data.random, folder, options.io, job.progress))
+    with hops.translated(f"preparing {model.name} for {job.target.backend}"):
+        build = job.backend.prepare(model, Context(job.target, data.train or data.random, folder, options.io, job.progress))
     job.progress(0, 0, "running the float reference")
     expected = hops.run(job.reference, job.source.signature, data.judged)
     points: list[Point] = []
@@ -156,7 +157,8 @@ def _search(job: _Job, model: Model) -> tuple[Plan, list[_Built | None]]:
 def _measure(job: _Job, build: Callable[[Candidate], Artifact], candidate: Candidate, expected: Sequence[Arrays]) -> _Built | Point:
     """Build a candidate, run it here on the judged samples, and weigh it; a bare point when it cannot be built and others might."""
     try:
-        artifact = build(candidate)
+        with hops.translated(f"building {candidate.precision}"):
+            artifact = build(candidate)
     except ConversionError as error:
         if job.options.precision != "auto":
             raise
@@ -312,11 +314,11 @@ def _check_precision(precision: str, target: Target, backend: Backend) -> None:
 
 def _place(options: Options, name: str, target: Target) -> Path:
     """Where the bundle goes. Raises `UsageError` early, before the work, when nothing can be written there."""
+    if "/" in name or "\\" in name or "\0" in name:
+        raise UsageError(f"the bundle's name {name!r} holds a character that file names cannot", "choose another with --name; --out says where")
     out = options.out
     path = out if out.suffix == bundle.SUFFIX else out / f"{name}-{target.name}{bundle.SUFFIX}"
-    with bundle.replacing(path.parent / ".edgekit-probe") as probe:
-        probe.touch()
-    (path.parent / ".edgekit-probe").unlink()
+    bundle.check_writable(path)
     return path
 
 

@@ -143,7 +143,7 @@ def _function(reference: str, signature: Signature) -> Iterator[tuple[str, Mappi
             yield f"{reference}[{number}]", _named(item, f"{reference}[{number}]", signature)
     except UsageError:
         raise
-    except Exception as error:  # the user's own code may raise anything
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything
         raise UsageError(f"{reference}: the function failed: {type(error).__name__}: {error}", "it must yield arrays or dicts of arrays") from error
 
 
@@ -156,6 +156,8 @@ def _find(reference: str) -> Callable[[], Iterable[Any]]:
         found = importlib.import_module(module_name)
     except (ImportError, ValueError) as error:
         raise UsageError(f"{reference}: cannot import {module_name!r}: {error}", "run from the folder that holds it") from error
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything
+        raise UsageError(f"{reference}: importing {module_name} failed: {type(error).__name__}: {error}", "import it alone to see where") from error
     function = getattr(found, function_name, None)
     if not callable(function):
         public = [name for name in vars(found) if not name.startswith("_")]

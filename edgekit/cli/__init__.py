@@ -9,7 +9,7 @@ import click
 
 from edgekit.cli import inventory, lab, package, view
 from edgekit.cli.output import fail
-from edgekit.errors import EdgekitError
+from edgekit.errors import EdgekitError, UsageError
 
 COMMANDS = (
     package.package,
@@ -25,6 +25,17 @@ COMMANDS = (
 )
 
 
+_HELP = """Package a trained model for one kind of edge device within a byte budget, and prove it there against the desktop reference.
+
+\b
+edgekit package model.pt2 --target android-arm64 --max-size 25MB --calibration photos/
+edgekit test model-android-arm64.edgekit --device virtual:android-arm64
+
+Exit codes: 0 passed, 1 checked and out of bounds, 2 bad option, 3 a package is missing, 4 the model cannot be converted, 5 the device could
+not be used, 6 the runner failed, 7 corrupt or newer bundle, 8 a plug-in would not load.
+"""
+
+
 class _Commands(click.Group):
     """Commands in the order a newcomer needs them."""
 
@@ -32,22 +43,22 @@ class _Commands(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=_Commands, help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="edgekit")
 def edgekit() -> None:
-    r"""Package a trained model for one kind of edge device within a byte budget, and prove it there against the desktop reference.
-
-    \b
-    edgekit package model.pt2 --target android-arm64 --max-size 25MB --calibration photos/
-    edgekit test model-android-arm64.edgekit --device virtual:android-arm64
-
-    Exit codes: 0 passed, 1 checked and out of bounds, 2 bad option, 3 a package is missing, 4 the model cannot be converted, 5 the device could
-    not be used, 6 the runner failed, 7 corrupt or newer bundle, 8 a plug-in would not load.
-    """
+    """The program."""
 
 
 for _command in COMMANDS:
     edgekit.add_command(_command)
+
+
+def _refused(error: click.ClickException, arguments: list[str] | None) -> int:
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return error.exit_code
+    return fail(UsageError(error.format_message(), f"see '{context.command_path} --help'" if context else None), arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -59,8 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Exit as error:
         code = error.exit_code
     except click.ClickException as error:
-        error.show()
-        code = 2
+        code = _refused(error, arguments)
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; nothing was written", err=True)
         code = 130

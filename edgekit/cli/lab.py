@@ -45,6 +45,8 @@ def test(
     from edgekit.report.junit import render as render_junit
     from edgekit.report.text import render as render_text
 
+    for place in (junit, html, json_to):
+        output.check_writable(place)
     lab = farm.load(path) if (path := farm_file or farm.find()) else farm.Farm()
     units = list({unit.name: unit for text in devices for unit in device.select(text, lab.units)}.values())
     with output.progress() as report:

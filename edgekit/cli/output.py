@@ -42,6 +42,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, "utf-8")
 
 
+def check_writable(place: Path | str | None) -> None:
+    """Raise `UsageError` before the work when its result could not be written to `place` after it; `-` is stdout."""
+    if place and place != "-":
+        from edgekit import bundle
+
+        bundle.check_writable(Path(place))
+
+
 def console(*, stderr: bool = False) -> Any:
     """A rich console; plain when the stream is no terminal."""
     from rich.console import Console

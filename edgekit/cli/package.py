@@ -72,6 +72,7 @@ def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...
         runtime_aar=values["runtime_aar"],
         rebuild=values["rebuild"],
     )
+    output.check_writable(json_to)
     with output.progress() as report:
         outcome = packager.package(model, target, options, report)
     if json_to:

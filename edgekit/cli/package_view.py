@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -46,7 +47,7 @@ def show(outcome: Outcome) -> None:
             click.echo(f"hint: {finding.hint}", err=True)
     if outcome.bundle:
         click.echo(str(outcome.bundle))
-        click.echo(f"next: edgekit test {outcome.bundle} --device {_device(manifest)}", err=True)
+        click.echo(f"next: edgekit test {shlex.quote(str(outcome.bundle))} --device {_device(manifest)}", err=True)
 
 
 def _title(outcome: Outcome) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from edgekit import fingerprint
 from edgekit.errors import UsageError
 from edgekit.tensors import Array, Arrays, Signature
 
@@ -80,14 +81,15 @@ def session(model: Model) -> Session:
 
 def _module_of(reference: str) -> ModuleType:
     path = Path(reference.partition("#")[0])
-    if path.is_dir() and (path / "saved_model.pb").is_file():
+    present = fingerprint.exists(path)
+    if present and path.is_dir() and (path / "saved_model.pb").is_file():
         return module("savedmodel")
-    if path.suffix.lower() in SUFFIXES and path.exists():
+    if path.suffix.lower() in SUFFIXES and present:
         return module(SUFFIXES[path.suffix.lower()])
-    if ":" in reference and not path.exists():
+    if ":" in reference and not present:
         return module("function")
-    if not path.exists():
-        raise UsageError(f"{reference}: no such file or folder", "give a model file, a SavedModel folder or package.module:function")
+    if not present:
+        raise UsageError(f"{reference[:200]}: no such file or folder", "give a model file, a SavedModel folder or package.module:function")
     raise UsageError(
         f"{reference}: not a model format that edgekit reads", f"known suffixes: {', '.join(SUFFIXES)}; a SavedModel folder; package.module:function"
     )

@@ -21,8 +21,8 @@ def open(reference: str, inputs: Shapes) -> Model:
     function = load(reference)
     try:
         built = function()
-    except Exception as error:
-        raise ConversionError(f"{reference}: the function failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything
+        raise ConversionError(f"{reference}: the function failed: {type(error).__name__}: {error}", "call it alone to see where") from error
     built, examples = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
     framework = _framework(built)
     if framework is None:
@@ -45,6 +45,8 @@ def load(reference: str) -> Callable[[], Any]:
     except ImportError as error:
         hint = f"run from the folder that holds {module_name.partition('.')[0]}"
         raise UsageError(f"{reference}: cannot import {module_name}: {error}", hint) from error
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything
+        raise UsageError(f"{reference}: importing {module_name} failed: {type(error).__name__}: {error}", "import it alone to see where") from error
     function = getattr(found, function_name, None)
     if not callable(function):
         public = [name for name in vars(found) if not name.startswith("_")]

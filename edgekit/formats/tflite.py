@@ -13,6 +13,7 @@ from typing import Any
 
 from edgekit.errors import ConversionError, UsageError, close_match, require
 from edgekit.formats import Model, Shapes, tflite_reader, tflite_rewrite
+from edgekit.formats._quiet import quiet
 from edgekit.formats.tflite_reader import Entry, File, Port
 from edgekit.graph import Graph
 from edgekit.tensors import Array, Arrays, Signature, TensorSpec
@@ -166,11 +167,12 @@ class Interpreter:
         runtime = require("ai_edge_litert.interpreter", extra="litert", purpose="running a .tflite model")
         resolver = getattr(runtime.OpResolverType, self.kernels)
         try:
-            loaded = runtime.Interpreter(str(self.path), num_threads=self.threads, experimental_op_resolver_type=resolver)
-            for port in self.handle.entry.inputs:
-                if port.name in self.handle.resize and self.handle.entry.subgraph == 0:
-                    loaded.resize_tensor_input(port.tensor, self.handle.resize[port.name])
-            loaded.allocate_tensors()
+            with quiet():  # the runtime announces its delegates on stderr
+                loaded = runtime.Interpreter(str(self.path), num_threads=self.threads, experimental_op_resolver_type=resolver)
+                for port in self.handle.entry.inputs:
+                    if port.name in self.handle.resize and self.handle.entry.subgraph == 0:
+                        loaded.resize_tensor_input(port.tensor, self.handle.resize[port.name])
+                loaded.allocate_tensors()
         except (RuntimeError, ValueError) as error:
             raise ConversionError(f"{self.path.name}: LiteRT refuses it: {error}") from error
         return loaded
