@@ -51,8 +51,7 @@ def install(session: nox.Session, extra: str) -> None:
 
 
 def prepare_devices(session: nox.Session) -> None:
-    """What edgekit itself never downloads unasked: the converter's own environment, runtimes for other machines, the virtual device."""
-    session.run("edgekit", "tools", "install", "onnx2tf")
+    """What edgekit itself never downloads unasked: runtimes for other machines, the virtual device's userland."""
     session.run("edgekit", "tools", "install", "runtimes")
     session.run("edgekit", "devices", "install", "virtual:android-arm64")
 
@@ -70,6 +69,7 @@ def tests(session: nox.Session) -> None:
     install(session, "dev")
     check(session)
     prepare_devices(session)
+    session.run("edgekit", "tools", "install", "onnx2tf")
     session.run("python", "tests/zoo/fetch.py")
     session.run("pytest", "-q", *(session.posargs or ["--durations=15"]))
 
@@ -94,6 +94,7 @@ def demo(session: nox.Session) -> None:
     install(session, "demo")
     prepare_devices(session)
     session.run("python", "tests/zoo/demo.py", env={"PYTHONPATH": str(Path.cwd())})
+    session.log("see out/ for the bundle and the report")
 
 
 @nox.session
