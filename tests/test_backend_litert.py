@@ -94,7 +94,8 @@ def test_the_same_input_gives_the_same_bytes(built, tmp_path):
 def test_weights_lie_on_eight_bits_and_fp16_stores_halves(built):
     def stored(precision):
         parsed = flatbuffer.load(built[1][precision].path.read_bytes())
-        return {flatbuffer.numpy_dtype(t.type) for t in parsed.subgraphs[0].tensors if (a := flatbuffer.constant(parsed, t)) is not None and a.size >= 256}
+        pairs = [(flatbuffer.numpy_dtype(t.type), flatbuffer.constant(parsed, t)) for t in parsed.subgraphs[0].tensors]
+        return {dtype for dtype, values in pairs if values is not None and values.size >= 256}
 
     assert stored("w8") == stored("w8-dynamic") == stored("w8a8") == {"int8"}
     assert stored("fp16") == {"float16"}
@@ -147,7 +148,8 @@ def detector(folder):
     features = b.conv(0, "features", floats(random, 16, 3, 3, 3, scale=0.11), floats(random, 16, scale=0.1), relu=True)
     boxes = b.op("LOGISTIC", [b.conv(features, "b", floats(random, 4, 1, 1, 16, scale=0.14), floats(random, 4, scale=0.1))], "unit", (1, 8, 8, 4))
     pixels = b.op("MUL", [boxes, b.constant("640", np.array(640, np.float32))], "pixels", (1, 8, 8, 4), flatbuffer.schema().MulOptionsT())
-    scores = b.op("LOGISTIC", [b.conv(features, "s", floats(random, 2, 1, 1, 16, scale=0.4), floats(random, 2, scale=0.1) - 1)], "scores", (1, 8, 8, 2))
+    logits = b.conv(features, "s", floats(random, 2, 1, 1, 16, scale=0.4), floats(random, 2, scale=0.1) - 1)
+    scores = b.op("LOGISTIC", [logits], "scores", (1, 8, 8, 2))
     options = flatbuffer.schema().ConcatenationOptionsT()
     options.axis = 3
     return b.write(folder, b.op("CONCATENATION", [pixels, scores], "pred", (1, 8, 8, 6), options))
@@ -239,7 +241,8 @@ def test_rounding_by_data_beats_nearest_on_samples_it_never_saw(tmp_path):
     build = litert.prepare(model, context(tmp_path, samples(48)))
     session = Interpreter(model.path.read_bytes(), model.signature)
     reference = np.concatenate([session.run(s)["y"] for s in fresh])
-    reached = [sqnr(reference, np.concatenate([outputs(build(Candidate("w8", rounding=r)), s)["y"] for s in fresh])) for r in ("nearest", "second-order")]
+    built = [build(Candidate("w8", rounding=method)) for method in ("nearest", "second-order")]
+    reached = [sqnr(reference, np.concatenate([outputs(artifact, s)["y"] for s in fresh])) for artifact in built]
     assert reached[1] > reached[0] + 1
 
 
@@ -288,6 +291,22 @@ def test_keep_float_leaves_an_operator_in_float(built, tmp_path):
     parsed = flatbuffer.load(artifact.path.read_bytes())
     tensors = {flatbuffer.text(t.name): flatbuffer.numpy_dtype(t.type) for t in parsed.subgraphs[0].tensors}
     assert tensors["three/w"] == "float32" and tensors["two/w"] == "int8"
+
+
+def test_a_bias_that_layers_share_is_corrected_for_each(tmp_path):
+    random = np.random.default_rng(0)
+    b = Builder(("x", (1, 8, 8, 3)))
+    one = b.conv(0, "one", floats(random, 8, 3, 3, 3), np.zeros(8, np.float32), relu=True)
+    two = b.conv(one, "two", floats(random, 8, 3, 3, 8), np.zeros(8, np.float32), relu=True)
+    b.graph.operators[1].inputs[2] = b.graph.operators[0].inputs[2]
+    model, fresh = b.write(tmp_path, two), samples(8, seed=5)
+    build = litert.prepare(model, context(tmp_path, samples(24)))
+    session = Interpreter(model.path.read_bytes(), model.signature)
+    wanted = np.concatenate([session.run(s)["two"] for s in fresh])
+    reached = [
+        sqnr(wanted, np.concatenate([outputs(build(Candidate("w8-dynamic", rounding=r)), s)["two"] for s in fresh])) for r in ("nearest", "bias")
+    ]
+    assert reached[1] > reached[0] - 0.5
 
 
 def test_equal_constants_are_stored_once(tmp_path):

@@ -63,7 +63,8 @@ def test_second_order_takes_most_of_the_error_back_where_inputs_are_alike():
     weight = random.standard_normal((1, 16, 32))
     scales = grid.weight_scales(weight[0])[None]
     second = moments(columns).second
-    errors = [rounding.output_error(weight, q * scales, second).sum() for q in (grid.nearest(weight, scales), rounding.second_order(weight, scales, second))]
+    trials = grid.nearest(weight, scales), rounding.second_order(weight, scales, second)
+    errors = [rounding.output_error(weight, integers * scales, second).sum() for integers in trials]
     assert errors[1] < 0.1 * errors[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -53,6 +54,25 @@ def find(model: Any) -> list[LiteLayer]:
             if uses[weight] == 1 and buffers.count(int(graph.tensors[weight].buffer)) == 1:
                 found.append(_describe(model, position, kind))
     return found
+
+
+def separate_biases(model: Any) -> bool:
+    """Give each layer a bias tensor and buffer of its own, where converters let equal ones share; whether anything changed."""
+    graph, owned, changed = model.subgraphs[0], set[int](), False
+    buffers = [int(tensor.buffer) for g in model.subgraphs for tensor in g.tensors]
+    for op in graph.operators:
+        if flatbuffer.op_name(model, op) not in CHANNEL_AXIS or len(op.inputs) < 3 or op.inputs[2] < 0:
+            continue
+        bias = int(op.inputs[2])
+        values = flatbuffer.constant(model, graph.tensors[bias])
+        if values is None or (bias not in owned and buffers.count(int(graph.tensors[bias].buffer)) == 1):
+            owned.add(bias)
+            continue
+        own = copy.copy(graph.tensors[bias])
+        own.buffer = flatbuffer.add_constant(model, values)
+        graph.tensors.append(own)
+        op.inputs[2], changed = len(graph.tensors) - 1, True
+    return changed
 
 
 def smaller_than(model: Any, elements: int) -> frozenset[str]:

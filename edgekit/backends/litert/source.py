@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgekit.backends import Context
-from edgekit.backends.litert import flatbuffer, running
+from edgekit.backends.litert import flatbuffer, layers, running
 from edgekit.backends.litert.stock import Range, Ranges
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
@@ -93,6 +93,7 @@ def open_source(model: Model, context: Context) -> Source:
     given = model.path.read_bytes()
     parsed = flatbuffer.load(given, model.name)
     before = _names(parsed)
+    layers.separate_biases(parsed)
     flatbuffer.rename_edges(parsed, model.signature)
     as_given = before == _names(parsed)
     return Source(model, context, given if as_given else flatbuffer.dump(parsed), as_given)
