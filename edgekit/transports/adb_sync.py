@@ -84,7 +84,7 @@ def _request(channel: socket.socket, kind: bytes, path: str) -> None:
 
 def _acknowledge_at_once(channel: socket.socket) -> None:
     """The adb server writes header and content apart, and would wait 40 ms for a delayed acknowledgement. Linux forgets the option soon."""
-    if hasattr(socket, "TCP_QUICKACK"):
+    if channel.family != getattr(socket, "AF_UNIX", None) and hasattr(socket, "TCP_QUICKACK"):
         channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 

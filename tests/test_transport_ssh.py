@@ -1,0 +1,208 @@
+"""Boards over ssh, against a real sshd of this machine with keys and configuration of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgekit.errors import DeviceError, RunnerError, UsageError
+from edgekit.transports import ssh as transport
+from edgekit.transports import staged
+from tests import shell_runner
+from tests.android_fixtures import free_port
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+class Board:
+    """An sshd on a loopback port; its home folder is this user's, its work folder `base`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port, self.base = folder, free_port(), folder / "base's here"
+        for name in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        shutil.copy(folder / "user.pub", folder / "authorized_keys")
+        lines = [f"Port {self.port}", "ListenAddress 127.0.0.1", f"HostKey {folder}/host", f"AuthorizedKeysFile {folder}/authorized_keys"]
+        lines += ["StrictModes no", "UsePAM no", f"PidFile {folder}/pid", "PasswordAuthentication no", "PermitRootLogin yes"]
+        (folder / "sshd_config").write_text("\n".join(lines) + "\n")
+        key = (folder / "host.pub").read_text().split()
+        (folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {key[0]} {key[1]}\n")
+        (folder / "config").write_text(f"UserKnownHostsFile {folder}/known_hosts\nIdentitiesOnly yes\n")
+        self.start()
+
+    def start(self) -> None:
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)
+        self.process = subprocess.Popen([str(SSHD), "-D", "-f", str(self.folder / "sshd_config")], stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while subprocess.run(["ssh-keyscan", "-p", str(self.port), "127.0.0.1"], capture_output=True, check=False).stdout == b"":
+            assert time.monotonic() < deadline, "sshd does not listen"
+
+    def stop(self) -> None:
+        """Power off: the listener ends, and so do the sessions of its connections."""
+        children = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False).stdout.split()
+        self.process.kill()
+        self.process.wait()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), 9)
+
+    def options(self, **more: object) -> dict[str, object]:
+        own = {"config": str(self.folder / "config"), "identity": str(self.folder / "user"), "base": str(self.base)}
+        return {**own, "reconnect_s": 5, "retries": 0, **more}
+
+    def connect(self, **more: object) -> transport.SshLink:
+        return transport.connect(f"127.0.0.1:{self.port}", self.options(**more))
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    if not SSHD or not shutil.which("ssh"):
+        reason = "there is no OpenSSH server here: apt-get install -y openssh-server"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    started = Board(tmp_path_factory.mktemp("sshd"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def link(board: Board) -> Iterator[transport.SshLink]:
+    opened = board.connect()
+    yield opened
+    opened.close()
+
+
+def leftovers(board: Board) -> list[str]:
+    cache = board.base / "cache"
+    return [path.name for path in [*board.base.glob("*"), *cache.glob("*")] if path != cache and len(path.name) != 64]
+
+
+def test_facts_are_this_machines(link: transport.SshLink) -> None:
+    facts = link.facts()
+    machine = os.uname().machine
+    assert (facts.os, facts.abi, facts.platform, facts.runner) == ("linux", machine, f"linux-{machine}", "native")
+    assert facts.cores
+    assert facts.memory_bytes
+
+
+def test_a_run_comes_back_whole_and_leaves_only_the_cache(board: Board, link: transport.SshLink, tmp_path: Path) -> None:
+    job, result = shell_runner.make(tmp_path, shell="/bin/sh")
+    link.execute(job, result, 20)
+    assert shell_runner.files(result) == shell_runner.expected()
+    assert leftovers(board) == []
+    digest = hashlib.sha256((job / "model.bin").read_bytes()).hexdigest()
+    inode = (board.base / "cache" / digest).stat().st_ino
+    again = tmp_path / "again"
+    again.mkdir()
+    link.execute(job, again, 20)
+    assert (board.base / "cache" / digest).stat().st_ino == inode, "content that is there already was pushed again"
+    staged.clear_cache(link)
+    assert list(board.base.iterdir()) == []
+
+
+def test_signals_and_crashes_are_told_apart(board: Board, link: transport.SshLink, tmp_path: Path) -> None:
+    for number, kind in ((9, DeviceError), (11, RunnerError)):
+        job, result = shell_runner.make(tmp_path / str(number), do=f"kill -{number} $$", shell="/bin/sh")
+        with pytest.raises(kind) as caught:
+            link.execute(job, result, 20)
+        assert f"signal {number}" in str(caught.value)
+        assert shell_runner.files(result) == {}
+    assert leftovers(board) == []
+
+
+def test_a_run_that_takes_too_long_is_ended(board: Board, link: transport.SshLink, tmp_path: Path) -> None:
+    job, result = shell_runner.make(tmp_path, do=f"echo $$ > '{tmp_path}/pid'; sleep 60", shell="/bin/sh")
+    with pytest.raises(DeviceError) as caught:
+        link.execute(job, result, 1.5)
+    assert caught.value.reason == "hung"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert leftovers(board) == []
+
+
+def test_a_job_file_with_a_hostile_name_stays_a_name(link: transport.SshLink, board: Board, tmp_path: Path) -> None:
+    job, result = shell_runner.make(tmp_path, shell="/bin/sh")
+    for name in ("$(touch oops)", "a'b;touch oops", "-rf", "star*"):
+        (job / name).write_bytes(name.encode() * 10_000)
+    (job / "do").write_text('mkdir "$2/all"; cp -- "$1"/*oops* "$1"/-rf "$1"/star* "$2/all"')
+    link.execute(job, result, 20)
+    assert sorted(path.name for path in (result / "all").iterdir()) == sorted(["$(touch oops)", "a'b;touch oops", "-rf", "star*"])
+    assert not [*tmp_path.rglob("oops"), *board.base.rglob("oops")]
+
+
+def test_a_symbolic_link_in_the_result_is_not_followed(link: transport.SshLink, tmp_path: Path) -> None:
+    job, result = shell_runner.make(tmp_path, do='ln -s /etc/passwd "$2/stolen"', shell="/bin/sh")
+    link.execute(job, result, 20)
+    assert shell_runner.files(result) == shell_runner.expected()
+
+
+def test_a_result_larger_than_allowed_is_refused(board: Board, tmp_path: Path) -> None:
+    link = board.connect(result_bytes=5000)
+    job, result = shell_runner.make(tmp_path, do='head -c 100000 /dev/zero > "$2/big"', shell="/bin/sh")
+    with pytest.raises(DeviceError, match="more than 5000 bytes"):
+        link.execute(job, result, 20)
+    assert shell_runner.files(result) == {}
+    assert leftovers(board) == []
+    link.close()
+
+
+def test_a_key_that_is_not_accepted(board: Board, tmp_path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
+    with pytest.raises(DeviceError) as caught:
+        board.connect(identity=str(tmp_path / "other"))
+    assert (caught.value.reason, bool(caught.value.hint)) == ("unauthorized", True)
+
+
+def test_a_host_key_that_is_not_known(board: Board, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"UserKnownHostsFile {tmp_path}/none\nGlobalKnownHostsFile {tmp_path}/none\nIdentitiesOnly yes\n")
+    with pytest.raises(DeviceError) as caught:
+        board.connect(config=str(config))
+    assert caught.value.reason == "unauthorized"
+
+
+def test_a_board_that_is_off() -> None:
+    with pytest.raises(DeviceError) as caught:
+        transport.connect(f"nobody@127.0.0.1:{free_port()}", {})
+    assert caught.value.reason == "powered-off"
+
+
+def test_a_board_that_restarts_in_a_run_is_a_drop_and_the_next_run_passes(board: Board, tmp_path: Path) -> None:
+    link = board.connect()
+    job, result = shell_runner.make(tmp_path / "first", do=f"touch '{tmp_path}/runs'; sleep 5", shell="/bin/sh")
+    import threading
+
+    def restart() -> None:
+        while not (tmp_path / "runs").exists():
+            time.sleep(0.05)
+        board.stop()
+        board.start()
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    with pytest.raises(DeviceError) as caught:
+        link.execute(job, result, 20)
+    thread.join()
+    assert caught.value.reason == "dropped"
+    assert shell_runner.files(result) == {}
+    job, result = shell_runner.make(tmp_path / "next", shell="/bin/sh")
+    link.execute(job, result, 20)
+    assert shell_runner.files(result) == shell_runner.expected()
+    assert leftovers(board) == []
+    link.close()
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(UsageError) as caught:
+        transport.connect("pi@board", {"identy": "x"})
+    assert "identity" in (caught.value.hint or "")
+    with pytest.raises(UsageError):
+        transport.connect("-oProxyCommand=touch /tmp/oops", {})
