@@ -1,0 +1,63 @@
+"""Small QDQ models with power-of-two scales, made by tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+
+
+class Builder:
+    """Adds operators between DequantizeLinear and QuantizeLinear."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.stored: list[Any] = []
+        self.inputs: list[Any] = []
+
+    def constant(self, name: str, array: Any) -> str:
+        self.stored.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        self.nodes.append(helper.make_node(kind, inputs, [output], output, **attributes))
+        return output
+
+    def input(self, name: str, shape: tuple[int, ...], position: int) -> str:
+        """A float input, quantized and dequantized; the name of the dequantized tensor."""
+        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        return self.quantized(name, position)
+
+    def quantized(self, name: str, position: int, scale: float | None = None) -> str:
+        step = self.constant(f"{name}_s", np.float32(2.0**-position if scale is None else scale))
+        zero = self.constant(f"{name}_z", np.int8(0))
+        self.node("QuantizeLinear", [name, step, zero], f"{name}_q")
+        return self.node("DequantizeLinear", [f"{name}_q", step, zero], f"{name}_dq")
+
+    def weight(self, name: str, stored: Any, position: int) -> str:
+        array = self.constant(f"{name}_q", np.asarray(stored, np.int8))
+        step, zero = self.constant(f"{name}_s", np.float32(2.0**-position)), self.constant(f"{name}_z", np.int8(0))
+        return self.node("DequantizeLinear", [array, step, zero], name)
+
+    def model(self, output: str, opset: int = OPSET) -> Any:
+        ends = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
+        graph = helper.make_graph(self.nodes, "g", self.inputs, ends, self.stored)
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+        made = onnx.shape_inference.infer_shapes(made)
+        shape = next(v for v in made.graph.output).type
+        del made.graph.output[:]
+        made.graph.output.append(helper.make_value_info(output, shape))
+        return made
+
+
+def by_onnxruntime(model: Any, feeds: dict[str, Any]) -> list[Any]:
+    """What ONNX Runtime computes with every optimization off: float operators between the quantizers."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)  # type: ignore[no-any-return]
