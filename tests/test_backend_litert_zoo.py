@@ -1,0 +1,48 @@
+"""EfficientNet-Lite0 with its trained weights, judged by running the written files in the stock interpreter on crops never seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgekit import target
+from edgekit.backends import Candidate, Context, litert
+from edgekit.formats import tflite
+from edgekit.tensors import dequantize, quantize
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def efficientnet(tmp_path_factory):
+    converter = pytest.importorskip("litert_torch")
+    from tests.zoo.crops import crops
+    from tests.zoo.models import efficientnet_lite0
+
+    folder = tmp_path_factory.mktemp("efficientnet")
+    converter.convert(*efficientnet_lite0()).export(str(folder / "float.tflite"))
+    model = tflite.open(str(folder / "float.tflite"), {})
+    name = model.signature.inputs[0].name
+    calibration = [{name: crop[None]} for crop in crops(64, seed=1)]
+    build = litert.prepare(model, Context(target.load("android-arm64"), calibration, folder))
+    evaluation = crops(120, seed=7)
+    return build, evaluation, outputs(build(Candidate("fp32")), evaluation)
+
+
+def outputs(artifact, evaluation):
+    session, (given,), (taken,) = litert.emulate(artifact), artifact.signature.inputs, artifact.signature.outputs
+    runs = [session.run({given.name: quantize(crop[None], given)})[taken.name] for crop in evaluation]
+    return np.concatenate([dequantize(run, taken) for run in runs])
+
+
+@pytest.mark.parametrize(
+    ("precision", "least_db", "least_top1", "most_bytes"),
+    [("w8", 31, 0.97, 5_400_000), ("w8a8", 25.8, 0.92, 5_450_000), ("w8a16", 31, 0.96, 5_500_000), ("w8-dynamic", 27, 0.93, 5_400_000)],
+)
+def test_eight_bits_are_as_good_as_their_bytes_allow(efficientnet, precision, least_db, least_top1, most_bytes):
+    build, evaluation, reference = efficientnet
+    artifact = build(Candidate(precision))
+    found = outputs(artifact, evaluation)
+    assert artifact.path.stat().st_size <= most_bytes
+    assert 10 * np.log10((reference**2).sum() / ((reference - found) ** 2).sum()) >= least_db
+    assert (reference.argmax(1) == found.argmax(1)).mean() >= least_top1
