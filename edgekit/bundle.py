@@ -117,7 +117,7 @@ def open(path: Path) -> Bundle:
             manifest = _manifest(path, archive)
             _verify(path, archive, manifest)
         except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, OSError, RuntimeError, ValueError, zlib.error) as error:
-            raise BundleError(f"{path.name}: not a readable bundle: {error}") from error
+            raise BundleError(f"{path.name}: not a readable bundle: {error}", "copy or package the bundle again") from error
         bundle = Bundle(path, archive, manifest, hash_file(path))
         stack.pop_all()
         return bundle

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from edgekit.bundle import hash_file
 FileStamp = tuple[str, int, int]
 """Path, size in bytes, modification time in ns."""
 
-_UNSTABLE = ("/proc/", "/sys/", "/dev/", tempfile.gettempdir() + os.sep)
+_UNSTABLE = ("/proc/", "/sys/", "/dev/")
 _listeners: list[set[str]] = []
 _hooked = False
 
@@ -70,8 +70,8 @@ def exists(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def recording(reference: str) -> Iterator[None]:
-    """Note every file opened while the function that `reference` names runs; later `of_reference` tells whether one has changed."""
+def recording(*references: str) -> Iterator[None]:
+    """Note every file opened while the functions that `references` name run; later `of_reference` tells whether one has changed."""
     _install_hook()
     opened: set[str] = set()
     _listeners.append(opened)
@@ -79,11 +79,27 @@ def recording(reference: str) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(opened)
+    opened |= _sources(opened)
     stamps = sorted(stamp for name in opened if not name.startswith(_UNSTABLE) and (stamp := _stamp(name)))
+    for reference in references:
+        _record(reference, stamps)
+
+
+def _record(reference: str, stamps: list[FileStamp]) -> None:
     record = _record_path(reference)
     part = record.with_suffix(f".{os.getpid()}.part")
     part.write_bytes(msgspec.json.encode(stamps))
     part.replace(record)
+
+
+def _sources(opened: Iterable[str]) -> set[str]:
+    """Source files of what was imported: from a cached `.pyc` without opening the source, or before the function ran."""
+    files = {*opened} | {file for module in list(sys.modules.values()) if isinstance(file := getattr(module, "__file__", None), str)}
+    found = {name for name in files if not name.endswith(".pyc")}
+    for name in files - found:
+        with contextlib.suppress(ValueError):  # a .pyc elsewhere has no source that can be told
+            found.add(importlib.util.source_from_cache(name))
+    return found
 
 
 def _external(path: Path) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from edgekit.budget import Usage
@@ -99,3 +101,8 @@ def golden_spec(manifest: Manifest, kind: str, tensor: int) -> TensorSpec:
     if kind == "inputs":
         return manifest.source_signature.inputs[tensor].real
     return (manifest.signature if kind == "host" else manifest.source_signature).outputs[tensor]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of `manifest.json`, as `docs/manifest.schema.json` publishes it."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "edgekit bundle manifest", **msgspec.json.schema(Manifest)}

@@ -99,10 +99,10 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
     if not options.rebuild and (repeat := repeats.find(_key(reference, target, options))):
         return _repeat(repeat)
     progress(0, 0, "opening the model")
-    with fingerprint.recording(reference):
+    with fingerprint.recording(*filter(None, (reference, options.calibration))):
         source = formats.open(reference, options.inputs)
-    place = _place(options, options.name or source.name, target)
-    data = samples.load(options.calibration, source.signature, options.preprocess)
+        place = _place(options, options.name or source.name, target)
+        data = samples.load(options.calibration, source.signature, options.preprocess)
     with tempfile.TemporaryDirectory(prefix="edgekit-package-") as scratch:
         job = _Job(
             target,

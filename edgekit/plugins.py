@@ -8,6 +8,8 @@ from typing import Any
 
 from edgekit.errors import PluginError, UsageError, close_match
 
+_HINT = "install it again, or uninstall it: edgekit works without"
+
 BUILT_IN = {
     "edgekit.backends": {"litert": "edgekit.backends.litert"},
     "edgekit.transports": {
@@ -34,5 +36,5 @@ def load(group: str, name: str) -> Any:
             try:
                 return entry.load()
             except Exception as error:  # foreign code: whatever it raises is its own failure
-                raise PluginError(f"the plug-in {name} ({entry.value}) would not load: {error}") from error
+                raise PluginError(f"the plug-in {name} ({entry.value}) would not load: {error}", _HINT) from error
     raise UsageError(f"no {group.rpartition('.')[2].rstrip('s')} named {name!r}", close_match(name, names(group)))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgekit.errors import PluginError
 
+_HINT = "install it again, or uninstall it: edgekit works without"
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -26,5 +27,5 @@ def plugged_in(group: str) -> list[Path]:
         try:
             folders.append(Path(entry.load()()))
         except Exception as error:  # foreign code: whatever it raises is its own failure
-            raise PluginError(f"the plug-in {entry.name} ({entry.value}) would not load: {error}") from error
+            raise PluginError(f"the plug-in {entry.name} ({entry.value}) would not load: {error}", _HINT) from error
     return folders

@@ -68,7 +68,7 @@ def load(name: str) -> Target:
     path = Path(name)
     if path.suffix == ".toml":
         if not path.is_file():
-            raise UsageError(f"{name}: no such target profile")
+            raise UsageError(f"{name}: no such target profile", "'edgekit targets' lists those that ship with edgekit")
         return read(path)
     found = paths()
     if name not in found:
@@ -92,14 +92,14 @@ def decode_toml(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), kind)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path.name}: not valid TOML: {error}") from error
+        raise UsageError(f"{path.name}: not valid TOML: {error}", "correct the file there") from error
     except msgspec.ValidationError as error:
         raise UsageError(f"{path.name}: {error}", _unknown_key_hint(str(error), kind)) from error
 
 
-def _unknown_key_hint(message: str, kind: type[Any]) -> str | None:
+def _unknown_key_hint(message: str, kind: type[Any]) -> str:
     found = re.search(r"unknown field `([^`]+)`", message)
-    return close_match(found[1], _fields(kind)) if found else None
+    return close_match(found[1], _fields(kind)) if found else f"its keys are {', '.join(sorted(_fields(kind)))}"
 
 
 def _fields(kind: Any) -> set[str]:

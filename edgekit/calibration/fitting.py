@@ -55,7 +55,8 @@ def _fit_one(name: str, array: Array, spec: TensorSpec, first: Mapping[str, Arra
         raise UsageError(f"{name}: {spec.name} has the type {array.dtype}", "arrays of real numbers are taken")
     if not np.isfinite(array).all():
         broken = ~np.isfinite(array)
-        raise UsageError(f"{name}: {spec.name} has {int(broken.sum())} values that are not finite, first at {np.argwhere(broken)[0].tolist()}")
+        what = f"{name}: {spec.name} has {int(broken.sum())} values that are not finite, first at {np.argwhere(broken)[0].tolist()}"
+        raise UsageError(what, "leave the sample out, or find what made it")
     shaped = _shape(name, array, spec, first)
     return np.asarray(_convert(name, shaped, spec), order="C")
 

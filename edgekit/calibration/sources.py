@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import sys
@@ -139,12 +140,25 @@ def _bound(name: str, size_bytes: int) -> None:
 def _function(reference: str, signature: Signature) -> Iterator[tuple[str, Mapping[str, Array]]]:
     function = _find(reference)
     try:
-        for number, item in enumerate(function()):
+        for number, item in enumerate(_talking(function)):
             yield f"{reference}[{number}]", _named(item, f"{reference}[{number}]", signature)
     except UsageError:
         raise
     except (Exception, SystemExit) as error:  # the user's own code may raise anything
         raise UsageError(f"{reference}: the function failed: {type(error).__name__}: {error}", "it must yield arrays or dicts of arrays") from error
+
+
+def _talking(function: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """The function's samples; what it prints is talk and goes to stderr."""
+    with contextlib.redirect_stdout(sys.stderr):
+        samples = iter(function())
+    end = object()
+    while True:
+        with contextlib.redirect_stdout(sys.stderr):
+            sample = next(samples, end)
+        if sample is end:
+            return
+        yield sample
 
 
 def _find(reference: str) -> Callable[[], Iterable[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable
@@ -20,7 +21,8 @@ def open(reference: str, inputs: Shapes) -> Model:
     """
     function = load(reference)
     try:
-        built = function()
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for data; what a model's builder says is talk
+            built = function()
     except (Exception, SystemExit) as error:  # the user's own code may raise anything
         raise ConversionError(f"{reference}: the function failed: {type(error).__name__}: {error}", "call it alone to see where") from error
     built, examples = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
@@ -41,7 +43,8 @@ def load(reference: str) -> Callable[[], Any]:
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = importlib.import_module(module_name)
+        with contextlib.redirect_stdout(sys.stderr):
+            found = importlib.import_module(module_name)
     except ImportError as error:
         hint = f"run from the folder that holds {module_name.partition('.')[0]}"
         raise UsageError(f"{reference}: cannot import {module_name}: {error}", hint) from error

@@ -123,7 +123,7 @@ def _checked(proto: Any, name: str) -> Any:
         if not any(node.domain not in ("", "ai.onnx", "ai.onnx.ml") for node in proto.graph.node):
             onnx.checker.check_model(proto)
     except Exception as error:  # the checker and the inliner raise their own types
-        raise ConversionError(f"{name}: not a valid ONNX model: {_first_line(error)}") from error
+        raise ConversionError(f"{name}: not a valid ONNX model: {_first_line(error)}", "is the file complete? export it again") from error
     return proto
 
 

@@ -211,7 +211,8 @@ def _fix(file: File, inputs: Shapes) -> tuple[dict[str, tuple[int, ...]], list[s
 def _fixed_shape(port: Port, declared: Sequence[int], wanted: tuple[int, ...] | None) -> tuple[int, ...]:
     if wanted is not None:
         if len(wanted) != len(declared) or any(d not in (-1, w) or w < 1 for d, w in zip(declared, wanted, strict=True)):
-            raise UsageError(f"input {port.name}: shape {list(wanted)} does not fit the model's {list(declared)} (-1 is free)")
+            what = f"input {port.name}: shape {list(wanted)} does not fit the model's {list(declared)}"
+            raise UsageError(what, "-1 is free, the other sizes are fixed")
         return tuple(wanted)
     if -1 in declared[1:]:
         example = "x".join("?" if n == -1 else str(n) for n in declared)

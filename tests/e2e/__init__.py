@@ -1,0 +1,1 @@
+"""The two recipes end to end, as a user runs them."""

@@ -1,0 +1,32 @@
+"""Small models and samples that the tests make themselves."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+
+from tests.tflite_build import Net
+
+
+def dense(path: Path, sizes: tuple[int, ...] = (16, 8, 4), seed: int = 0, scale: float = 1.0) -> Path:
+    """Fully connected layers with a ReLU between them, as `.tflite`: input `x`, output `scores`."""
+    rng = np.random.RandomState(seed)
+    net = Net()
+    first = last = net.tensor("x", (1, sizes[0]))
+    for number, (before, after) in enumerate(itertools.pairwise(sizes)):
+        weights = net.constant(f"w{number}", (scale * rng.randn(after, before) / np.sqrt(before)).astype(np.float32))
+        bias = net.constant(f"b{number}", rng.randn(after).astype(np.float32))
+        end = number == len(sizes) - 2
+        made = net.tensor("scores" if end else f"h{number}", (1, after))
+        net.add("FULLY_CONNECTED", [last, weights, bias], [made], table="FullyConnectedOptions", fusedActivationFunction=0 if end else 1)
+        last = made
+    net.signature({"x": first}, {"scores": last})
+    return net.write(path, [first], [last])
+
+
+def samples(path: Path, name: str = "x", shape: tuple[int, ...] = (1, 16), count: int = 16, seed: int = 1) -> Path:
+    """Normal samples as one `.npz`."""
+    np.savez(path, **{name: np.random.RandomState(seed).randn(count, *shape).astype(np.float32)})
+    return path
