@@ -30,3 +30,18 @@ def samples(path: Path, name: str = "x", shape: tuple[int, ...] = (1, 16), count
     """Normal samples as one `.npz`."""
     np.savez(path, **{name: np.random.RandomState(seed).randn(count, *shape).astype(np.float32)})
     return path
+
+
+def two_heads(path: Path) -> Path:
+    """Two outputs of one shape, `left` and `right`, from one input `x`, as `.tflite`."""
+    rng = np.random.RandomState(3)
+    net = Net()
+    first = net.tensor("x", (1, 16))
+    heads = {}
+    for name in ("left", "right"):
+        weights = net.constant(f"w_{name}", rng.randn(6, 16).astype(np.float32))
+        bias = net.constant(f"b_{name}", rng.randn(6).astype(np.float32))
+        heads[name] = net.tensor(name, (1, 6))
+        net.add("FULLY_CONNECTED", [first, weights, bias], [heads[name]], table="FullyConnectedOptions")
+    net.signature({"x": first}, heads)
+    return net.write(path, [first], list(heads.values()))

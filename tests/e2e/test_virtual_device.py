@@ -1,0 +1,95 @@
+"""Bundles proved on the virtual Android device: started for the test, and reached by address through the system's adb."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from edgekit import packager
+from tests.android_fixtures import private_adb, require_device
+from tests.e2e import models
+from tests.e2e.cli import ROOT
+from tests.zoo import table
+
+pytestmark = pytest.mark.slow
+
+REPORT_SCHEMA = ROOT / "docs" / "report.schema.json"
+VIRTUAL = "virtual:android-arm64"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _phone() -> None:
+    require_device()
+
+
+def run(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgekit", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=env or os.environ, capture_output=True, text=True, check=False, timeout=600)
+
+
+def tested(bundle: Path, device: str, *, runs: int = 0, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """The one report of `edgekit test --json`, which obeys the published schema and passed."""
+    done = run("test", bundle, "--device", device, "--runs", runs, "--seconds", 1, "--json", env=env)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.Draft202012Validator(json.loads(REPORT_SCHEMA.read_text("utf-8"))).validate(document)
+    (report,) = document["reports"]
+    assert report["verdict"] == "passed"
+    assert report["device"]["emulated"] is True
+    assert report["device"]["abi"] == "arm64-v8a"
+    report_: dict[str, Any] = report
+    return report_
+
+
+def make(reference: str, data: Path, out: Path, precision: str, **fields: Any) -> Path:
+    options = packager.Options(calibration=str(data), precision=precision, rounding="nearest", out=out, rebuild=True, **fields)
+    outcome = packager.package(reference, "android-arm64", options)
+    assert outcome.bundle is not None, outcome.findings
+    return outcome.bundle
+
+
+@pytest.mark.parametrize("precision", ["fp32", "w8a8"])
+def test_a_trained_network(precision: str, lite0: Path, lite0_samples: Path, tmp_path: Path) -> None:
+    report = tested(make(str(lite0), lite0_samples, tmp_path, precision), VIRTUAL, runs=3)
+    host = [comparison for comparison in report["comparisons"] if comparison["against"] == "host"]
+    assert {comparison["inputs"] for comparison in host} == {"samples", "random"}
+    latency = report["latency"]
+    assert latency["emulated"] is True
+    assert "passed" == report["verdict"]
+
+
+@pytest.mark.parametrize("name", ["face-detection-short-range", "magika"])
+def test_several_outputs_and_integer_inputs(name: str, tmp_path: Path) -> None:
+    row = table.rows()[name]
+    np.savez(tmp_path / "samples.npz", **row.samples(8, 1))
+    report = tested(make(row.reference, tmp_path / "samples.npz", tmp_path, "fp32", inputs=row.inputs), VIRTUAL)
+    for comparison in report["comparisons"]:
+        if comparison["against"] == "reference":
+            assert len(comparison["outputs"]) == (2 if name.startswith("face") else 1)
+
+
+def test_a_started_device_through_the_systems_adb(tmp_path: Path) -> None:
+    bundle = make(str(models.dense(tmp_path / "dense.tflite")), models.samples(tmp_path / "x.npz"), tmp_path, "w8a8")
+    started = run("devices", "start", VIRTUAL)
+    assert started.returncode == 0, started.stderr
+    address, serial = started.stdout.split()
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
+    try:
+        with private_adb("system", tmp_path / "home") as server:
+            assert b"connected to" in server.run("connect", address).stdout
+            assert address.encode() in server.run("devices").stdout
+            report = tested(bundle, f"adb:{address}?server_port={server.port}")
+            assert report["device"]["os"].startswith("android")
+            left = server.run("-s", address, "shell", "ls -A /data/local/tmp/edgekit").stdout.decode().split()
+            assert not [name for name in left if name.startswith("run")]
+    finally:
+        assert run("devices", "stop", serial).returncode == 0
