@@ -161,7 +161,7 @@ def document(rows: Sequence[Row]) -> str:
         "# 8-bit fidelity over the zoo",
         "",
         "SQNR of the worst output against the float model, in the stock LiteRT interpreter, on held-out samples. *Stock* is ai-edge-quantizer",
-        f"with its own recipe and calibration on the same {CALIBRATION} samples; *edgekit* is `edgekit package` with `--rounding second-order`, its default.",
+        f"with its own recipe and calibration on the same {CALIBRATION} samples; *edgekit* is `edgekit package` with its default rounding.",
         "Measured by `benchmarks/bench_quantize.py`.",
         "",
         f"Median gain {statistics.median(gains):+.1f} dB over {len(gains)} rows; smallest {min(gains):+.1f} dB.",
