@@ -64,7 +64,6 @@ def test_a_trained_network(precision: str, lite0: Path, lite0_samples: Path, tmp
     assert {comparison["inputs"] for comparison in host} == {"samples", "random"}
     latency = report["latency"]
     assert latency["emulated"] is True
-    assert "passed" == report["verdict"]
 
 
 @pytest.mark.parametrize("name", ["face-detection-short-range", "magika"])

@@ -74,7 +74,8 @@ def codes(report: Report) -> set[str]:
 
 def make(model: Path, tmp_path: Path, precision: str = "fp32") -> Path:
     data = models.samples(tmp_path / "x.npz")
-    options = packager.Options(calibration=str(data), precision=precision, io="int8" if precision == "w8a8" else "float32", out=tmp_path, rebuild=True)
+    io = "int8" if precision == "w8a8" else "float32"
+    options = packager.Options(calibration=str(data), precision=precision, io=io, out=tmp_path, rebuild=True)
     outcome = packager.package(str(model), "android-arm64", options)
     assert outcome.bundle is not None, outcome.findings
     return outcome.bundle
