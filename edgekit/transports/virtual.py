@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from edgekit.errors import UsageError, close_match
-from edgekit.transports import Facts, Link, adb, adb_server
+from edgekit.transports import Facts, Link, adb, adb_server, local
 from edgekit.virtual import android
 
-NAMES = ("android-arm64",)
+NAMES = ("android-arm64", "dpu")
 
 
 def connect(address: str, options: Mapping[str, Any]) -> Link:
@@ -24,7 +24,29 @@ def connect(address: str, options: Mapping[str, Any]) -> Link:
     """
     if address not in NAMES:
         raise UsageError(f"there is no virtual device {address!r}", close_match(address, NAMES))
+    if address == "dpu":
+        return VirtualDpu(options)
     return VirtualAndroid(_device_options(options))
+
+
+class VirtualDpu:
+    """A board with a DPU: jobs run in a process of this machine, by the integer reference (`edgekit.virtual.dpu`)."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._link = local.connect("", options)
+
+    def facts(self) -> Facts:
+        """A 64-bit Arm Linux board, marked as emulated."""
+        found = self._link.facts()
+        return msgspec.structs.replace(found, emulated=True, os="linux", abi="aarch64", platform="linux-aarch64", model="virtual DPU")
+
+    def execute(self, job: Path, result: Path, timeout_s: float) -> None:
+        """Run a job folder."""
+        self._link.execute(job, result, timeout_s)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+        self._link.close()
 
 
 class VirtualAndroid:
