@@ -109,8 +109,8 @@ def settled(points: Iterable[Point], prefer: Prefer) -> bool:
 def choose(points: Sequence[Point], tolerances: dict[str, Tolerance], prefer: Prefer, skipped: dict[str, str] | None = None) -> Plan:
     """The best fidelity among the points that fit (`fidelity`), or the smallest of those within the profile's tolerance (`size`).
 
-    Ties on fidelity go to the smaller one. With `size`, when none is within tolerance, the most faithful that fits is chosen, and the caller
-    judges it. A point that the planned delegate would leave to the slow path is chosen only when nothing else fits.
+    Ties on fidelity go to the smaller one. Points within the profile's tolerance come first; when none is, the most faithful that fits is
+    chosen, and the caller judges it. A point that the planned delegate would leave to the slow path is chosen only when nothing else fits.
     """
     fitting = [i for i, point in enumerate(points) if point.fits]
     fitting = [i for i in fitting if points[i].accelerated >= LEAST_ACCELERATED] or fitting
@@ -118,7 +118,7 @@ def choose(points: Sequence[Point], tolerances: dict[str, Tolerance], prefer: Pr
     if prefer == "size" and good:
         chosen = min(good, key=lambda i: (points[i].model_bytes, -points[i].fidelity_db))
     elif fitting:
-        chosen = max(fitting, key=lambda i: (points[i].fidelity_db, -points[i].model_bytes))
+        chosen = max(good or fitting, key=lambda i: (points[i].fidelity_db, -points[i].model_bytes))
     else:
         return Plan(tuple(points), None, prefer, skipped or {})
     return Plan(tuple(points), chosen, prefer, skipped or {})

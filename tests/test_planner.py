@@ -73,3 +73,9 @@ def test_a_point_off_the_accelerator_waits_for_the_others() -> None:
     slow = Point(Candidate("w8a16"), 1000, 1100, 35.0, accelerated=0.0)
     assert planner.choose([slow, point("w8a8", 900, 25.0)], {}, "fidelity").chosen == 1
     assert planner.choose([slow, point("w8a8", 900, 25.0, excess=("x",))], {}, "fidelity").chosen == 0
+
+
+def test_a_point_within_tolerance_comes_before_a_better_one_that_its_own_tolerance_refuses() -> None:
+    tolerances = {"w8": Tolerance(min_sqnr_db=20.0), "w8-dynamic": Tolerance(min_sqnr_db=15.0)}
+    points = [point("w8", 1000, 18.2), point("w8-dynamic", 990, 17.9)]
+    assert planner.choose(points, tolerances, "fidelity").chosen == 1
