@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from edgekit import __version__, budget, bundle, fingerprint, formats, hops, opset, parity, planner, plugins, repeats, samples, versions
 from edgekit import target as targets
 from edgekit.backends import Artifact, Backend, Context
@@ -93,8 +95,9 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
     Raises `UsageError` for bad options or data, `ConversionError` when the model cannot become an artifact, `MissingPackageError` when a
     toolchain is absent. A limit or tolerance that cannot be met is an outcome, not an error.
     """
-    target = targets.load(target_name)
-    backend: Backend = plugins.load("edgekit.backends", target.backend)
+    profile = targets.load(target_name)
+    backend: Backend = plugins.load("edgekit.backends", profile.backend)
+    target = _demanding(profile, backend, options.min_sqnr_db)
     _check_precision(options.precision, target, backend)
     if not options.rebuild and (repeat := repeats.find(_key(reference, target, options))):
         return _repeat(repeat)
@@ -151,7 +154,7 @@ def _search(job: _Job, model: Model) -> tuple[Plan, list[_Built | None]]:
             built.append(found if isinstance(found, _Built) else None)
     if all(point.failed for point in points):
         raise ConversionError(f"{job.source.name}: {points[0].candidate.precision} could not be built: {points[0].failed}")
-    return planner.choose(points, _tolerances(job), options.prefer, skipped), built
+    return planner.choose(points, job.target.tolerance.quantization, options.prefer, skipped), built
 
 
 def _measure(job: _Job, build: Callable[[Candidate], Artifact], candidate: Candidate, expected: Sequence[Arrays]) -> _Built | Point:
@@ -212,7 +215,7 @@ def _describe(job: _Job, best: _Built, plan: Plan, route: tuple[str, ...]) -> tu
 
 def _judge(job: _Job, best: _Built, plan: Plan, manifest: Manifest) -> tuple[Finding, ...]:
     """What is out of bounds: limits on bytes, fidelity, operators that the runtime does not have."""
-    findings = list(parity.judge(best.loss, _tolerances(job).get(best.point.candidate.precision, Tolerance())))
+    findings = list(parity.judge(best.loss, job.target.tolerance.quantization.get(best.point.candidate.precision, Tolerance())))
     for excess in budget.check(manifest.usage, job.options.limits) if plan.chosen is None else ():
         findings.append(Finding("error", "over-budget", excess.message, f"the nearest plan is {best.point.candidate.precision}: {excess.needed}"))
     for verdict in manifest.verdicts:
@@ -237,11 +240,12 @@ def _fidelity_db(loss: Sequence[OutputParity]) -> float | None:
     return min((output.sqnr_db for output in loss if output.sqnr_db is not None), default=None)
 
 
-def _tolerances(job: _Job) -> dict[str, Tolerance]:
-    """The profile's tolerance by precision, or what the user demands of all."""
-    if job.options.min_sqnr_db is not None:
-        return {precision: Tolerance(min_sqnr_db=job.options.min_sqnr_db) for precision in job.backend.precisions}
-    return job.target.tolerance.quantization
+def _demanding(target: Target, backend: Backend, min_sqnr_db: float | None) -> Target:
+    """The profile with what the user demands of every precision instead of its own: devices are then held to the same."""
+    if min_sqnr_db is None:
+        return target
+    demanded = {precision: Tolerance(min_sqnr_db=min_sqnr_db) for precision in backend.precisions}
+    return msgspec.structs.replace(target, tolerance=msgspec.structs.replace(target.tolerance, quantization=demanded))
 
 
 def _artifact_entry(name: str, artifact: Artifact, graph: Graph) -> ArtifactEntry:
