@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--adb", choices=("system", "bundled"), default="bundled")
     parser.add_argument("--run-s", type=float, default=3.0, help="how long the runner of the whole job takes")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, private_adb(arguments.adb, Path(folder, "home")) as server, android.device() as phone:
+    with tempfile.TemporaryDirectory() as folder, private_adb(arguments.adb, Path(folder)) as server, android.device() as phone:
         server.connect(phone)
         link = transport.connect(phone.address, {"server_port": server.port})
         link.shell(f"mkdir -p {SCRATCH}", b"", 10)
