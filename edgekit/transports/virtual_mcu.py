@@ -1,0 +1,71 @@
+"""Emulated microcontrollers: `virtual:cortex-m4` and its like. Each job is a process that builds the firmware and runs it in QEMU."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgekit import job as contract
+from edgekit.errors import RunnerError, UsageError
+from edgekit.transports import Facts, local
+from edgekit.virtual.cortex_m.boards import BOARDS
+
+NAMES = tuple(BOARDS)
+_ON_THE_CORE = "micro-c"
+_ON_THE_HOST = "tflm"
+
+
+def connect(address: str, options: Mapping[str, Any]) -> VirtualCore:
+    """The emulated core `address`, one of `NAMES`. Raises `UsageError` for an option: it has none."""
+    if options:
+        raise UsageError(f"virtual:{address} has no option {next(iter(options))!r}")
+    return VirtualCore(address)
+
+
+class VirtualCore:
+    """An emulated board. It keeps nothing between jobs."""
+
+    def __init__(self, core: str) -> None:
+        self._board = BOARDS[core]
+        self._host = local.connect("", {})
+
+    def facts(self) -> Facts:
+        """What the emulated board is."""
+        board = self._board
+        flash = board.code.size_bytes + (board.weights.size_bytes if board.weights != board.code else 0)
+        return Facts(
+            identity=f"virtual-{board.core}",
+            os="none",
+            abi=board.abi,
+            platform=board.core,
+            runner="python",
+            model=board.machine,
+            soc=board.core,
+            cores=1,
+            memory_bytes=board.ram.size_bytes,
+            emulated=True,
+            details={"flash_bytes": str(flash), "sram_bytes": str(board.ram.size_bytes)},
+        )
+
+    def execute(self, job: Path, result: Path, timeout_s: float) -> None:
+        """Run a job folder on the core; generated C runs there, TFLM's interpreter beside it, on the host.
+
+        No latency is taken: how long emulation takes says nothing of a chip. Raises what `local:` raises, `RunnerError` for another runtime.
+        """
+        asked = contract.read_job(job)
+        if asked.runtime not in (_ON_THE_CORE, _ON_THE_HOST):
+            raise RunnerError(f"{self._board.core} runs {_ON_THE_CORE} and {_ON_THE_HOST}, not {asked.runtime}", stage="library")
+        accelerator = self._board.core if asked.runtime == _ON_THE_CORE else "cpu"
+        with tempfile.TemporaryDirectory(prefix="edgekit-mcu-") as scratch:
+            staged = Path(scratch, "job")
+            shutil.copytree(job, staged)
+            contract.write(staged, msgspec.structs.replace(asked, accelerator=accelerator, warmup_runs=0, min_runs=0))
+            self._host.execute(staged, result, timeout_s)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,54 @@
+"""The emulated boards: one for each core. Memory maps are those of QEMU's models of Arm's MPS2 and MPS3 boards."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """A piece of the address space."""
+
+    origin: int
+    size_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Board:
+    """One emulated board: its machine in QEMU, compiler flags for its core, and where code, constants and data live."""
+
+    core: str
+    machine: str
+    abi: str
+    flags: tuple[str, ...]
+    code: Region
+    weights: Region
+    ram: Region
+
+
+_MIB = 1 << 20
+_CODE, _RAM = Region(0, 4 * _MIB), Region(0x2000_0000, 4 * _MIB)
+# behind the memory protection controllers only secure aliases are open after reset
+_M33_CODE, _M33_RAM = Region(0x1000_0000, 4 * _MIB), Region(0x3800_0000, 4 * _MIB)
+
+BOARDS = {
+    board.core: board
+    for board in (
+        Board("cortex-m3", "mps2-an385", "thumbv7m", ("-mcpu=cortex-m3", "-mfloat-abi=soft"), _CODE, _CODE, _RAM),
+        Board("cortex-m4", "mps2-an386", "thumbv7em", ("-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"), _CODE, _CODE, _RAM),
+        Board("cortex-m7", "mps2-an500", "thumbv7em", ("-mcpu=cortex-m7", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"), _CODE, _CODE, _RAM),
+        Board(
+            "cortex-m33", "mps2-an505", "thumbv8m.main", ("-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"), _M33_CODE, _M33_CODE, _M33_RAM
+        ),
+        Board(
+            "cortex-m55",
+            "mps3-an547",
+            "thumbv8.1m.main",
+            ("-mcpu=cortex-m55", "-mfloat-abi=hard"),
+            Region(0, _MIB // 2),
+            Region(0x3800_0000, 8 * _MIB),
+            Region(0x3100_0000, 4 * _MIB),
+        ),
+    )
+}
+"""Core -> its board."""
