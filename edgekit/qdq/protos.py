@@ -1,0 +1,165 @@
+"""Small readings and changes of an ONNX graph that the rest of the package shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from edgekit.errors import ConversionError, require
+from edgekit.tensors import Array, Arrays
+
+THREADS = 2
+
+
+def copy(proto: Any) -> Any:
+    """An independent copy of a `ModelProto`."""
+    made = type(proto)()
+    made.CopyFrom(proto)
+    return made
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    """A node's attributes as Python values; bytes as text."""
+    import onnx
+
+    values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+
+
+def constants(proto: Any) -> dict[str, Array]:
+    """Initializers by name."""
+    import onnx
+
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+
+
+def constants_of(proto: Any, *names: str) -> dict[str, Array]:
+    """The initializers of these names, no others read."""
+    import onnx
+
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer if tensor.name in names}
+
+
+def set_constant(proto: Any, name: str, value: Array) -> None:
+    """Give the initializer `name` another value, or add it."""
+    import onnx
+
+    tensor = onnx.numpy_helper.from_array(value, name)
+    for index, known in enumerate(proto.graph.initializer):
+        if known.name == name:
+            proto.graph.initializer[index].CopyFrom(tensor)
+            return
+    proto.graph.initializer.append(tensor)
+
+
+def producers(nodes: Sequence[Any]) -> dict[str, int]:
+    """Which node computes a value."""
+    return {name: index for index, node in enumerate(nodes) for name in node.output if name}
+
+
+def consumers(nodes: Sequence[Any]) -> dict[str, list[int]]:
+    """Which nodes read a value, in order, once each."""
+    found: dict[str, list[int]] = {}
+    for index, node in enumerate(nodes):
+        for name in dict.fromkeys(name for name in node.input if name):
+            found.setdefault(name, []).append(index)
+    return found
+
+
+def opset(proto: Any) -> int:
+    """Version of the standard operator set."""
+    return next(int(o.version) for o in proto.opset_import if o.domain in ("", "ai.onnx"))
+
+
+def canonical(proto: Any) -> Any:
+    """A copy in which constants are initializers, nodes have distinct names, and every convolution has a bias to correct."""
+    import onnx
+
+    made = copy(proto)
+    graph = made.graph
+    kept = []
+    for node in graph.node:
+        value = attributes(node).get("value") if node.op_type == "Constant" else None
+        if value is None:
+            kept.append(node)
+        else:
+            tensor = onnx.TensorProto()
+            tensor.CopyFrom(value)
+            tensor.name = node.output[0]
+            graph.initializer.append(tensor)
+    copies = [type(node).FromString(node.SerializeToString()) for node in kept]
+    del graph.node[:]
+    graph.node.extend(copies)
+    _name_nodes(graph)
+    _add_biases(made)
+    _own_constants(made)
+    return made
+
+
+def session(proto: Any) -> Any:
+    """The model in onnxruntime, with exact graph optimizations only. Raises `ConversionError`."""
+    ort = require("onnxruntime", extra="onnx", purpose="running an ONNX model")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = THREADS, 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 4
+    try:
+        return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises its own types
+        raise ConversionError(f"onnxruntime refuses the model: {str(error).splitlines()[0][:200]}") from error
+
+
+def part(proto: Any, start: int, end: int, values: Arrays, outputs: Iterable[str]) -> Any:
+    """The nodes from `start` to `end` (exclusive) as a model of its own that reads `values` (names, types and shapes) and gives `outputs`."""
+    import onnx
+    from onnx import helper
+
+    nodes = proto.graph.node[start:end]
+    read = {name for node in nodes for name in node.input}
+    made = onnx.ModelProto()
+    made.ir_version = proto.ir_version
+    made.opset_import.extend(proto.opset_import)
+    made.graph.name = "part"
+    made.graph.node.extend(nodes)
+    made.graph.initializer.extend(t for t in proto.graph.initializer if t.name in read)
+    kind = helper.np_dtype_to_tensor_dtype
+    made.graph.input.extend(helper.make_tensor_value_info(n, kind(v.dtype), v.shape) for n, v in values.items())
+    made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)  # onnxruntime infers their types
+    return made
+
+
+def _name_nodes(graph: Any) -> None:
+    taken: set[str] = set()
+    for index, node in enumerate(graph.node):
+        name = node.name or next((o for o in node.output if o), node.op_type)
+        node.name = name if name not in taken else f"{name}_{index}"
+        taken.add(node.name)
+
+
+def _add_biases(proto: Any) -> None:
+    import numpy as np
+
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type not in ("Conv", "ConvTranspose") or (len(node.input) > 2 and node.input[2]) or node.input[1] not in shapes:
+            continue
+        shape = shapes[node.input[1]]
+        outputs = shape[0] if node.op_type == "Conv" else shape[1] * int(attributes(node).get("group", 1))
+        del node.input[2:]
+        node.input.append(f"{node.name}/bias")
+        set_constant(proto, node.input[2], np.zeros(outputs, np.float32))
+
+
+def _own_constants(proto: Any) -> None:
+    """Weights and biases of linear layers that several nodes share get a copy each."""
+    seen: set[str] = set()
+    values = constants(proto)
+    for node in proto.graph.node:
+        if node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+            seen |= set(node.input)
+            continue
+        for position, name in enumerate(node.input):
+            if position and name in seen and name in values:
+                node.input[position] = f"{node.name}/{name}"
+                set_constant(proto, node.input[position], values[name])
+            seen.add(name)

@@ -1,0 +1,158 @@
+"""Running a float graph a stretch at a time on all samples, and all at once with every activation readable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError
+from edgekit.qdq import protos
+from edgekit.quantize.ranges import Histogram, histogram
+from edgekit.tensors import Array, Arrays
+
+MEMORY_BYTES = 256_000_000
+"""Live activations of all samples are kept in memory up to this; beyond it they lie in files of the work folder."""
+
+VALUES = 65536
+"""Values of an activation that are kept over all samples, for its histogram."""
+
+Progress = Callable[[int, int, str], None]
+
+
+class Stream:
+    """All samples at one place of the graph: behind the nodes run so far, with the values that later nodes read."""
+
+    def __init__(self, proto: Any, samples: Sequence[Arrays], folder: Path) -> None:
+        self._proto, self._shelf, self._place, self._count = proto, _Shelf(folder), 0, len(samples)
+        self._last_use = {name: index for index, node in enumerate(proto.graph.node) for name in node.input}
+        self._live = {value.name for value in proto.graph.input} & set(samples[0]) if samples else set()
+        for number, sample in enumerate(samples):
+            for name in self._live:
+                self._shelf.put(number, name, sample[name])
+
+    def advance(self, place: int) -> None:
+        """Run the nodes up to `place` (exclusive) with their constants as they are now."""
+        nodes = self._proto.graph.node[self._place : place]
+        read = sorted({name for node in nodes for name in node.input} & self._live)
+        kept = sorted({name for node in nodes for name in node.output if self._last_use.get(name, -1) >= place})
+        if kept:
+            shapes = {name: self._shelf.get(0, name) for name in read}
+            runner = protos.session(protos.part(self._proto, self._place, place, shapes, kept))
+            for number in range(self._count):
+                values = runner.run(kept, {name: self._shelf.get(number, name) for name in read})
+                for name, array in zip(kept, values, strict=True):
+                    self._shelf.put(number, name, array)
+        done = {name for name in self._live if self._last_use.get(name, -1) < place}
+        for number in range(self._count):
+            for name in done:
+                self._shelf.drop(number, name)
+        self._live, self._place = (self._live - done) | set(kept), place
+
+    def values(self, name: str) -> Iterator[Array]:
+        """A live value, sample by sample."""
+        for number in range(self._count):
+            yield self._shelf.get(number, name)
+
+    def close(self) -> None:
+        """Forget everything, files included."""
+        self._shelf.clear()
+
+
+def taps(proto: Any, names: Sequence[str]) -> Callable[[Arrays], dict[str, Array]]:
+    """A function from one sample to the named activations (inputs of the graph among them)."""
+    import onnx
+
+    inputs = {value.name for value in proto.graph.input}
+    tapped, wanted = protos.copy(proto), [name for name in names if name not in inputs]
+    del tapped.graph.output[:]
+    tapped.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+    runner = protos.session(tapped) if wanted else None
+
+    def run(sample: Arrays) -> dict[str, Array]:
+        fed = {name: sample[name] for name in inputs & set(sample)}
+        values = dict(zip(wanted, runner.run(wanted, fed), strict=True)) if runner else {}
+        return {name: fed[name] if name in fed else values[name] for name in names}
+
+    return run
+
+
+def activations(proto: Any) -> list[str]:
+    """The float32 values of a graph that are fed or computed, in execution order. Types are those that onnx infers."""
+    import onnx
+
+    inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    known = {v.name: v.type.tensor_type.elem_type for v in (*inferred.input, *inferred.value_info, *inferred.output)}
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    names = [v.name for v in proto.graph.input] + [name for node in proto.graph.node for name in node.output if name]
+    return [name for name in dict.fromkeys(names) if name not in stored and known.get(name) == onnx.TensorProto.FLOAT]
+
+
+def histograms(proto: Any, samples: Sequence[Arrays], progress: Progress) -> dict[str, Histogram]:
+    """How the values of every float activation are spread: true extremes, and the counts of a sample of them.
+
+    Raises `ConversionError` when an activation is not a number. Infinities (masks) are no data and are left out.
+    """
+    import numpy as np
+
+    names = activations(proto)
+    run = taps(proto, names)
+    ends: dict[str, tuple[float, float]] = dict.fromkeys(names, (0.0, 0.0))
+    picked: dict[str, list[Array]] = {name: [] for name in names}
+    for number, sample in enumerate(samples):
+        progress(number, len(samples), "measure ranges")
+        for name, values in run(sample).items():
+            flat = _finite(values, name)
+            if flat.size:
+                ends[name] = (min(ends[name][0], float(flat.min())), max(ends[name][1], float(flat.max())))
+                picked[name].append(_pick(flat, -(-VALUES // len(samples)), number))
+    empty = np.zeros(0, np.float32)
+    return {name: histogram(np.concatenate([empty, *picked[name]]), *ends[name]) for name in names}
+
+
+def _finite(values: Array, name: str) -> Array:
+    import numpy as np
+
+    flat = values.reshape(-1)
+    if np.isnan(flat).any():
+        raise ConversionError(f"{name}: the float model computes NaN on a calibration sample", "check the calibration data and its preprocessing")
+    return flat if np.abs(flat).max(initial=0) < 3e38 else flat[np.abs(flat) < 3e38]
+
+
+def _pick(flat: Array, count: int, seed: int) -> Array:
+    import numpy as np
+
+    return flat.copy() if flat.size <= count else flat[np.random.default_rng(seed).integers(0, flat.size, count)]
+
+
+class _Shelf:
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._held, self._bytes, self._names = folder, dict[tuple[int, str], Any](), 0, dict[str, int]()
+
+    def put(self, sample: int, name: str, array: Array) -> None:
+        import numpy as np
+
+        if self._bytes + array.nbytes <= MEMORY_BYTES:
+            self._bytes += array.nbytes
+            self._held[sample, name] = array
+            return
+        path = self._folder / f"activation-{sample}-{self._names.setdefault(name, len(self._names))}.npy"
+        np.save(path, array)
+        self._held[sample, name] = path
+
+    def get(self, sample: int, name: str) -> Array:
+        import numpy as np
+
+        held = self._held[sample, name]
+        return np.load(held) if isinstance(held, Path) else held  # type: ignore[no-any-return]  # an array
+
+    def drop(self, sample: int, name: str) -> None:
+        held = self._held.pop((sample, name), None)
+        if isinstance(held, Path):
+            held.unlink()
+        elif held is not None:
+            self._bytes -= held.nbytes
+
+    def clear(self) -> None:
+        for sample, name in list(self._held):
+            self.drop(sample, name)
