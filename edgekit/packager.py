@@ -168,7 +168,7 @@ def _measure(job: _Job, build: Callable[[Candidate], Artifact], candidate: Candi
         return Point(candidate, failed=error.message)
     found = hops.run(job.backend.emulate(artifact), artifact.signature, job.data.judged)
     loss = parity.compare_all(expected, found, reference_specs=job.source.signature.outputs, other_specs=artifact.signature.outputs)
-    usage = budget.usage(artifact.path, job.runtime)
+    usage = budget.usage(artifact.path, job.runtime, name=f"model ({artifact.candidate.precision})")
     limits = job.options.limits
     point = Point(
         artifact.candidate,

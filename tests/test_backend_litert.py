@@ -340,3 +340,9 @@ def test_not_a_number_in_the_float_model_is_refused(tmp_path):
 def test_a_damaged_file_is_refused(tmp_path, content):
     with pytest.raises(ConversionError):
         flatbuffer.load(content, "broken")
+
+
+@pytest.mark.parametrize("precision", QUANTIZED)
+def test_whatever_the_stock_quantizer_raises_names_the_precision(precision):
+    with pytest.raises(ConversionError, match=f"^{precision}: the quantizer refuses the model"):
+        stock.quantize(b"no flatbuffer at all" * 8, Candidate(precision), stock.Policy())

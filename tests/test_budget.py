@@ -67,6 +67,8 @@ def test_model_bytes_are_measured_raw_and_deflated(tmp_path: Path) -> None:
     data = bytes(range(256)) * 40
     (tmp_path / "m.tflite").write_bytes(data)
     part = budget.model_part(tmp_path / "m.tflite")
+    assert part.name == "m.tflite"
+    assert budget.usage(tmp_path / "m.tflite", name="model (w8)").parts[0].name == "model (w8)"
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     assert (part.installed_bytes, part.download_bytes) == (len(data), len(packer.compress(data) + packer.flush()))
     folder = tmp_path / "m.mlpackage"

@@ -89,16 +89,16 @@ def check(found: Usage, limits: Limits) -> tuple[Excess, ...]:
     return tuple(Excess(*row) for row in asked if row[2] is not None and row[1] > row[2])  # type: ignore[arg-type]  # the rows are Excess's own fields
 
 
-def usage(artifact: Path, runtime: tuple[Part, ...] = (), *, arena_bytes: int | None = None) -> Usage:
-    """Usage of an artifact (file or folder) with its runtime's parts."""
+def usage(artifact: Path, runtime: tuple[Part, ...] = (), *, arena_bytes: int | None = None, name: str = "") -> Usage:
+    """Usage of an artifact (file or folder) with its runtime's parts; `name` is the artifact's in the breakdown, by default its file's."""
     arena = (Part("arena", "arena", arena_bytes, 0, "measured"),) if arena_bytes is not None else ()
-    return Usage((model_part(artifact), *runtime, *arena))
+    return Usage((model_part(artifact, name), *runtime, *arena))
 
 
-def model_part(artifact: Path) -> Part:
-    """The artifact's measured bytes; every file of a folder is deflated by itself."""
+def model_part(artifact: Path, name: str = "") -> Part:
+    """The artifact's measured bytes under its file's name, or `name`; every file of a folder is deflated by itself."""
     files = [artifact] if artifact.is_file() else sorted(p for p in artifact.rglob("*") if p.is_file())
-    return Part(artifact.name, "model", sum(f.stat().st_size for f in files), sum(_deflated_bytes(f) for f in files), "measured", "measured here")
+    return Part(name or artifact.name, "model", sum(f.stat().st_size for f in files), sum(_deflated_bytes(f) for f in files), "measured", "measured here")
 
 
 def runtime_parts(target: Target, library: Path | None = None) -> tuple[Part, ...]:

@@ -55,14 +55,24 @@ def _edge(opened: Source, candidate: Candidate) -> tuple[str, ...]:
 
 
 def _finish(opened: Source, candidate: Candidate, content: bytes, notices: tuple[str, ...]) -> Artifact:
-    if not (candidate.precision == "fp32" and opened.as_given):
-        parsed = flatbuffer.load(content)
-        flatbuffer.merge_buffers(parsed)
-        content = flatbuffer.dump(parsed)
-    if candidate.precision != "fp32" and len(content) >= len(opened.content):
-        sizes = f"{len(content)} bytes against {len(opened.content)}"
+    if candidate.precision == "fp32":
+        return _artifact(opened, candidate, _float(opened), notices)
+    content, float_bytes = _merged(content), len(_float(opened))
+    if len(content) >= float_bytes:
+        sizes = f"{len(content)} bytes against {float_bytes}"
         notices += (f"{candidate.precision} is no smaller than float: {sizes}; the weights are too few to pay for scales and extra operators",)
     return _artifact(opened, candidate, content, notices)
+
+
+def _float(opened: Source) -> bytes:
+    """The float model's own file, or as it is written with the source's names."""
+    return opened.content if opened.as_given else _merged(opened.content)
+
+
+def _merged(content: bytes) -> bytes:
+    parsed = flatbuffer.load(content)
+    flatbuffer.merge_buffers(parsed)
+    return flatbuffer.dump(parsed)
 
 
 def _artifact(opened: Source, candidate: Candidate, content: bytes, notices: tuple[str, ...]) -> Artifact:

@@ -19,7 +19,6 @@ MIN_WEIGHT_ELEMENTS = 256
 """Below this, int8 weights with their scales and the extra DEQUANTIZE operator take more bytes than the float weights (weight-only)."""
 
 
-
 class Range(NamedTuple):
     """Real values that an activation takes, and its rank (the stock quantizer wants statistics of the tensor's own rank)."""
 
@@ -46,20 +45,21 @@ def quantize(content: bytes, candidate: Candidate, policy: Policy, ranges: Range
     `ranges` are those of the activations (static precisions need them); `channels` gives the largest magnitude per output channel of
     a weight tensor, shaped to broadcast against it, where it is not the weight's own. Raises `ConversionError`.
     """
-    quantizer = require("ai_edge_quantizer.quantizer", extra="litert", purpose="quantizing .tflite files").Quantizer(bytearray(content))
-    _recipe(quantizer, candidate, policy)
+    stock = require("ai_edge_quantizer.quantizer", extra="litert", purpose="quantizing .tflite files")
     values = _statistics(ranges or {}, channels or {})
     try:
         with _quiet():
+            quantizer = stock.Quantizer(bytearray(content))
+            _recipe(quantizer, candidate, policy)
             result = quantizer.quantize(values or None, enable_progress_bar=False, enable_progress_report=False)
-    except (RuntimeError, ValueError, KeyError, IndexError, TypeError) as error:
+    except Exception as error:  # the quantizer raises whatever an operator that it does not expect happens to hit
         raise _refusal(candidate, error) from error
     return bytes(result.quantized_model)
 
 
 def _refusal(candidate: Candidate, error: Exception) -> ConversionError:
     hint = "try another precision, or keep the named operator in float"
-    return ConversionError(f"{candidate.precision}: the quantizer refuses the model: {error}", hint)
+    return ConversionError(f"{candidate.precision}: the quantizer refuses the model: {type(error).__name__}: {error}", hint)
 
 
 def _recipe(quantizer: Any, candidate: Candidate, policy: Policy) -> None:
