@@ -156,5 +156,5 @@ def test_an_imported_model_with_another_scale_is_refused(tmp_path: Path) -> None
 
 def test_an_unknown_configuration(tmp_path: Path) -> None:
     profile = msgspec.structs.replace(target.load("fpga-dpuczdx8g"), options={"arch": "DPUCZDX8G_ISA1_B4095"})
-    with pytest.raises(UsageError, match="no DPU configuration .DPUCZDX8G_ISA1_B4095"):
+    with pytest.raises(UsageError, match=r"no DPU configuration .DPUCZDX8G_ISA1_B4095"):
         vitis.prepare(formats.open(str(network(tmp_path / "n.onnx"))), Context(profile, [], tmp_path))

@@ -37,7 +37,12 @@ def test_a_shift_rounds_as_its_rule_says(rounding: Any, values: list[int], shift
 
 @pytest.mark.parametrize(
     ("rounding", "wanted"),
-    [("half_even", [-2, -2, 0, 0, 2, 2]), ("half_up", [-2, -1, 0, 1, 2, 3]), ("half_down", [-3, -2, -1, 0, 1, 2]), ("std_round", [-3, -2, -1, 1, 2, 3])],
+    [
+        ("half_even", [-2, -2, 0, 0, 2, 2]),
+        ("half_up", [-2, -1, 0, 1, 2, 3]),
+        ("half_down", [-3, -2, -1, 0, 1, 2]),
+        ("std_round", [-3, -2, -1, 1, 2, 3]),
+    ],
 )
 def test_halves(rounding: Any, wanted: list[int]) -> None:
     assert arithmetic.requantize(np.array([-5, -3, -1, 1, 3, 5]), 1, rounding).tolist() == wanted
@@ -84,7 +89,7 @@ def test_convolutions_equal_onnx_runtime(act: str, groups: int, stride: int, dil
 
 def _equal(model: Any, feeds: dict[str, Any]) -> None:
     program = reader.read(model)
-    got = list(program.run(feeds).values())[0]
+    got = next(iter(program.run(feeds).values()))
     wanted = by_onnxruntime(model, feeds)[0]
     assert wanted.std() > 0
     np.testing.assert_array_equal(got, wanted)
@@ -120,7 +125,9 @@ def test_two_inputs_of_unlike_positions(kind: str) -> None:
 def test_bilinear_by_two(grid: str) -> None:
     rng, build = np.random.RandomState(4), Builder()
     x = build.input("x", (1, 4, 5, 6), 4)
-    y = build.node("Resize", [x, "", build.constant("k", np.array([1, 1, 2, 2], np.float32))], "y", mode="linear", coordinate_transformation_mode=grid)
+    y = build.node(
+        "Resize", [x, "", build.constant("k", np.array([1, 1, 2, 2], np.float32))], "y", mode="linear", coordinate_transformation_mode=grid
+    )
     _equal(build.model(build.quantized(y, 4)), {"x": _image(rng, (1, 4, 5, 6))})
 
 
@@ -131,7 +138,11 @@ def test_bilinear_by_two(grid: str) -> None:
         ("AveragePool", {"kernel_shape": [2, 2], "strides": [2, 2]}, []),
         ("GlobalAveragePool", {}, []),
         ("Relu", {}, []),
-        ("Resize", {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, ["", np.array([1, 1, 2, 2], np.float32)]),
+        (
+            "Resize",
+            {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+            ["", np.array([1, 1, 2, 2], np.float32)],
+        ),
         ("Pad", {}, [np.array([0, 0, 1, 2, 0, 0, 0, 1])]),
         ("Reshape", {}, [np.array([1, -1])]),
         ("Flatten", {}, []),

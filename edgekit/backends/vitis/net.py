@@ -145,7 +145,7 @@ def units(net: Net, judge: Any) -> tuple[Unit, ...]:
 
 def _chain(net: Net, node: Any, readers: dict[str, list[Any]]) -> list[Any]:
     nodes = [node]
-    follows = {"GlobalAveragePool": ("Mul",), "AveragePool": ("Mul",), "HardSigmoid": ("Mul",)}.get(node.op_type, ())
+    follows: tuple[str, ...] = {"GlobalAveragePool": ("Mul",), "AveragePool": ("Mul",), "HardSigmoid": ("Mul",)}.get(node.op_type, ())
     if node.op_type in FUSIBLE:
         follows = ACTIVATIONS
     following = _only(net, node.output[0], readers)
