@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from edgekit.errors import UsageError, close_match
-from edgekit.transports import Facts, Link, adb, adb_server, local
+from edgekit.transports import Facts, Link, adb, adb_server, local, virtual_mcu
 from edgekit.virtual import android
 
-NAMES = ("android-arm64", "dpu")
+NAMES = ("android-arm64", "dpu", *virtual_mcu.NAMES)
 
 
 def connect(address: str, options: Mapping[str, Any]) -> Link:
@@ -26,6 +26,8 @@ def connect(address: str, options: Mapping[str, Any]) -> Link:
         raise UsageError(f"there is no virtual device {address!r}", close_match(address, NAMES))
     if address == "dpu":
         return VirtualDpu(options)
+    if address in virtual_mcu.NAMES:
+        return virtual_mcu.connect(address, options)
     return VirtualAndroid(_device_options(options))
 
 
