@@ -12,7 +12,7 @@ HEADER = """#define EDGEKIT_MODEL_INTERFACE 1
 #define EDGEKIT_OUTPUT_BYTES {3, 4}
 #define EDGEKIT_ARENA_BYTES 4
 int edgekit_model_init(void);
-int edgekit_model_run(const void *const inputs[EDGEKIT_INPUTS], void *const outputs[EDGEKIT_OUTPUTS]);
+int edgekit_model_run(const void *const inputs[], void *const outputs[]);
 """
 BODY = """#include "edgekit_model.h"
 #include <stdint.h>
