@@ -11,7 +11,7 @@ from edgekit.errors import PluginError, UsageError, close_match
 _HINT = "install it again, or uninstall it: edgekit works without"
 
 BUILT_IN = {
-    "edgekit.backends": {"vitis": "edgekit.backends.vitis", "litert": "edgekit.backends.litert"},
+    "edgekit.backends": {"vitis": "edgekit.backends.vitis", "litert": "edgekit.backends.litert", "qnn": "edgekit.backends.qnn"},
     "edgekit.transports": {
         "adb": "edgekit.transports.adb",
         "local": "edgekit.transports.local",

@@ -74,7 +74,9 @@ class _Writer:
         dropped = []
         for index, node in enumerate(nodes):
             source = made.get(node.input[0]) if node.op_type in ("Relu", "Clip") else None
-            if source is None or nodes[source].op_type not in ("Conv", "Gemm", "Add") or len(read[node.input[0]]) > 1 or node.input[0] in self._outputs:
+            if source is None or nodes[source].op_type not in ("Conv", "Gemm", "Add"):
+                continue
+            if len(read[node.input[0]]) > 1 or node.input[0] in self._outputs:
                 continue
             low, high = (0.0, float("inf")) if node.op_type == "Relu" else self._bounds(node)
             grid = self._grid(node.output[0])

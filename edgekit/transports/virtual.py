@@ -11,10 +11,13 @@ from typing import Any
 import msgspec
 
 from edgekit.errors import UsageError, close_match
+from edgekit.job import inside, read_job
 from edgekit.transports import Facts, Link, adb, adb_server, local, virtual_mcu
 from edgekit.virtual import android
 
 NAMES = ("android-arm64", "dpu", *virtual_mcu.NAMES)
+HEXAGON = "hexagon-v"
+ARCHS = ("68", "69", "73", "75", "79", "81")
 
 
 def connect(address: str, options: Mapping[str, Any]) -> Link:
@@ -22,8 +25,12 @@ def connect(address: str, options: Mapping[str, Any]) -> Link:
 
     Raises `UsageError` for an unknown device or option, `MissingPackageError` for what it needs, `DeviceError` when it would not start.
     """
+    if address.startswith(HEXAGON) and address.removeprefix(HEXAGON) in ARCHS:
+        if options:
+            raise UsageError(f"virtual:{address} has no option {next(iter(options))!r}")
+        return VirtualHexagon(int(address.removeprefix(HEXAGON)))
     if address not in NAMES:
-        raise UsageError(f"there is no virtual device {address!r}", close_match(address, NAMES))
+        raise UsageError(f"there is no virtual device {address!r}", close_match(address, (*NAMES, *(HEXAGON + arch for arch in ARCHS))))
     if address == "dpu":
         return VirtualDpu(options)
     if address in virtual_mcu.NAMES:
@@ -75,6 +82,46 @@ class VirtualAndroid:
         """Disconnect, and stop the server and the device."""
         with self._stack:
             self._link.close()
+
+
+class VirtualHexagon:
+    """Qualcomm's HTP simulator on this machine, in a process of its own, standing for one Hexagon generation.
+
+    It computes as the chip does. It does not check the generation itself, so that is compared here, before anything runs.
+    """
+
+    def __init__(self, arch: int) -> None:
+        self._arch, self._link = arch, local.connect("", {})
+
+    def facts(self) -> Facts:
+        """What the device stands for; it is marked as emulated."""
+        details = {"hexagon_arch": str(self._arch), "simulator": "onnxruntime-qnn"}
+        return msgspec.structs.replace(self._link.facts(), model=f"Hexagon v{self._arch} (simulator)", emulated=True, details=details)
+
+    def execute(self, job: Path, result: Path, timeout_s: float) -> None:
+        """Run a job folder. Raises `UsageError` when the artifact was built for another generation."""
+        built = _built_for(job)
+        if built is not None and built != self._arch:
+            what = f"the artifact was built for Hexagon v{built}, and the device is v{self._arch}: its context binary would not load there"
+            raise UsageError(what, f"package it for hexagon-v{self._arch}")
+        self._link.execute(job, result, timeout_s)
+
+    def close(self) -> None:
+        """Nothing is held."""
+        self._link.close()
+
+
+class _Build(msgspec.Struct, frozen=True):
+    arch: int
+
+
+def _built_for(job: Path) -> int | None:
+    """The generation that the job's artifact says it was built for; None when it says nothing."""
+    path = inside(job, f"{read_job(job).artifact}/build.json")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Build).arch
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _device_options(options: Mapping[str, Any]) -> android.DeviceOptions:

@@ -1,0 +1,127 @@
+"""ONNX Runtime with Qualcomm's QNN provider: on this machine its HTP simulator, with no fallback to the CPU.
+
+The artifact is a folder with `model.onnx` and `build.json` (`backends/qnn`). The simulator computes as the chip does; it checks neither the
+chip's generation nor how fast it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgekit.errors import MissingPackageError, RunnerError, require
+from edgekit.hostruntimes import Executable, Runtime, check_options, match
+from edgekit.job import Delegation, Job
+from edgekit.tensors import Array, TensorSpec
+
+PROVIDER = "QNNExecutionProvider"
+
+CODES = {
+    "5000": "the context binary does not fit the device: it was built for another Hexagon generation or by another SDK version",
+    "14001": "the device cannot be created: the skeleton library of this Hexagon generation is missing or not visible to the DSP",
+    "1008": "the Hexagon library could not be opened: libQnnHtp, its stub or its skeleton is missing or of another SDK version",
+    "30010": "the graph could not be prepared for this chip: the artifact and the libraries are of different versions",
+}
+"""What the load errors of phones mean, by QNN's own number (as field reports explain them)."""
+
+
+class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`build.json`: what the artifact was built for, and with what."""
+
+    arch: int
+    soc_model: int
+    soc: str
+    provider: str
+    runtime: str
+
+
+def open(job: Job) -> Runtime:
+    """Import the runtime. Raises `RunnerError` (stage `library`) when it is absent."""
+    check_options(job, ("hexagon_arch",))
+    try:
+        module, qnn = libraries()
+    except MissingPackageError as error:
+        raise RunnerError(error.message, error.hint, stage="library") from error
+    return Runtime(f"{module.__version__}, {qnn.EP_NAME}", lambda artifact: _load(job, artifact))
+
+
+def libraries() -> tuple[Any, Any]:
+    """ONNX Runtime with the provider registered, and the provider's package. Raises `MissingPackageError`."""
+    ort = require("onnxruntime", extra="onnx", purpose="running on the HTP simulator")
+    qnn = require("onnxruntime_qnn", extra="qnn", purpose="running on the HTP simulator")
+    if not any(device.ep_name == PROVIDER for device in ort.get_ep_devices()):
+        ort.register_execution_provider_library(PROVIDER, qnn.get_library_path())
+    return ort, qnn
+
+
+def session(model: Path, arch: int, soc_model: int = 0, context: Path | None = None) -> Any:
+    """A session in which every node runs on the HTP; with `context` also the context binary is written there.
+
+    Raises `RunnerError` (stage `prepare`) when an operator is refused or the graph cannot be finalized.
+    """
+    ort, qnn = libraries()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if context:
+        options.add_session_config_entry("ep.context_enable", "1")
+        options.add_session_config_entry("ep.context_embed_mode", "1")
+        options.add_session_config_entry("ep.context_file_path", str(context))
+    settings = {"backend_path": qnn.get_qnn_htp_path(), "htp_arch": str(arch), "offload_graph_io_quantization": "0"}
+    settings |= {"soc_model": str(soc_model)} if soc_model else {}
+    device = next(d for d in ort.get_ep_devices() if d.ep_name == PROVIDER)
+    options.add_provider_for_devices([device], settings)
+    try:
+        return ort.InferenceSession(str(model), options)
+    except Exception as error:  # the bindings raise a class of their own per status
+        raise RunnerError(explain(str(error)), stage="prepare") from error
+
+
+def explain(text: str) -> str:
+    """An error text with what its QNN code means."""
+    code = next((code for code in CODES if re.search(rf"(?<!\d){code}(?!\d)", text)), None)
+    return f"{CODES[code]} (QNN {code}): {text[:300]}" if code else text[:400]
+
+
+def _load(job: Job, artifact: Path) -> Executable:
+    build = msgspec.json.decode((artifact / "build.json").read_bytes(), type=Build)
+    asked = job.options.get("hexagon_arch", "")
+    if asked and int(asked) != build.arch:
+        raise RunnerError(f"the artifact was built for Hexagon v{build.arch}, and this device is v{asked}", stage="model")
+    made = session(artifact / "model.onnx", build.arch, build.soc_model)
+    inputs, outputs = made.get_inputs(), made.get_outputs()
+    wanted = tuple(file.spec for file in job.samples[0])
+    chosen = [inputs[i].name for i in match(job, "input", wanted, [_spec(x) for x in inputs], [[x.name for x in inputs]])]
+    given = [outputs[i].name for i in match(job, "output", job.outputs, [_spec(x) for x in outputs], [[x.name for x in outputs]])]
+    return _Loaded(made, chosen, given)
+
+
+class _Loaded:
+    def __init__(self, made: Any, inputs: list[str], outputs: list[str]) -> None:
+        self._session, self._inputs, self._outputs = made, inputs, outputs
+        self._feed: dict[str, Array] = {}
+        self._values: Sequence[Array] = ()
+
+    def set_inputs(self, arrays: Sequence[Array]) -> None:
+        self._feed = dict(zip(self._inputs, arrays, strict=True))
+
+    def invoke(self) -> None:
+        self._values = self._session.run(self._outputs, self._feed)
+
+    def outputs(self) -> Sequence[Array]:
+        return self._values
+
+    def delegation(self) -> Delegation | None:
+        return None  # fallback is disabled: a session that exists has placed everything
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+
+def _spec(value: Any) -> TensorSpec:
+    kind = {"float": "float32", "double": "float64"}.get(name := value.type.removeprefix("tensor(").removesuffix(")"), name)
+    return TensorSpec(value.name, tuple(x if isinstance(x, int) else -1 for x in value.shape), kind)

@@ -1,0 +1,70 @@
+"""QDQ graphs against the float model they came from, in onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgekit.qdq import protos, rounding, stream, write
+
+onnx = pytest.importorskip("onnx")
+
+
+def net() -> onnx.ModelProto:
+    """Two convolutions, a clip that the grid can absorb, a residual sum, and a dense layer."""
+    rng = np.random.default_rng(0)
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[1, 4, 8, 8] x) => (float[1, 5] y)
+    { a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)  c = Clip (a, low, high)  d = Conv <group = 4, pads = [1, 1, 1, 1]> (c, w2)  e = Add (d, c)
+      p = GlobalAveragePool (e)  f = Flatten (p)  y = Gemm <transB = 1> (f, w3, b3) }"""
+    model = onnx.parser.parse_model(text)
+    shapes = {"w1": (4, 4, 3, 3), "b1": (4,), "w2": (4, 1, 3, 3), "w3": (5, 4), "b3": (5,)}
+    for name, shape in shapes.items():
+        protos.set_constant(model, name, (rng.standard_normal(shape) * 0.5).astype(np.float32))
+    protos.set_constant(model, "low", np.float32(0))
+    protos.set_constant(model, "high", np.float32(6))
+    return protos.canonical(onnx.shape_inference.infer_shapes(model))
+
+
+def quantized(bits: int, folder: Path, method: str = "second-order"):
+    model = net()
+    rng = np.random.default_rng(1)
+    samples = [{"x": rng.standard_normal((1, 4, 8, 8)).astype(np.float32)} for _ in range(8)]
+    seen = stream.histograms(model, samples, lambda *_: None)
+    weights = rounding.round_weights(model, samples, seen, folder, method=method)
+    return model, write.write(weights, seen, write.Policy(bits))
+
+
+def sqnr_db(model, made) -> float:
+    rng = np.random.default_rng(2)
+    feeds = [{"x": rng.standard_normal((1, 4, 8, 8)).astype(np.float32)} for _ in range(16)]
+    right, got = (np.concatenate([session.run(None, f)[0] for f in feeds]) for session in map(protos.session, (model, made)))
+    return float(10 * np.log10((right**2).sum() / ((right - got) ** 2).sum()))
+
+
+def test_sixteen_bit_activations_lose_less_than_eight(tmp_path):
+    eight, sixteen = (sqnr_db(*quantized(bits, tmp_path)) for bits in (8, 16))
+    assert 25 < eight < sixteen
+
+
+def test_an_eight_bit_clip_is_left_to_the_grid(tmp_path):
+    _, made = quantized(8, tmp_path)
+    assert "Clip" not in {node.op_type for node in made.graph.node}
+
+
+def test_biases_are_stored_in_steps_of_input_times_weight_scale(tmp_path):
+    _, made = quantized(8, tmp_path)
+    values = protos.constants(made)
+    assert values["b1/stored"].dtype == np.int32
+    assert np.allclose(values["b1/scale"], values["w1/scale"] * values["x/scale"], rtol=1e-6)
+
+
+def test_a_stream_gives_what_the_whole_model_gives(tmp_path):
+    model = net()
+    sample = {"x": np.random.default_rng(3).standard_normal((1, 4, 8, 8)).astype(np.float32)}
+    flow = stream.Stream(model, [sample], tmp_path)
+    flow.advance(2)
+    flow.advance(4)
+    assert np.allclose(next(flow.values("e")), stream.taps(model, ["e"])(sample)["e"], atol=1e-6)
