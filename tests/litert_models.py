@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.backends.litert import flatbuffer
 from edgekit.formats import Model
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.tensors import Signature, TensorSpec
 
 Floats = NDArray[np.float32]

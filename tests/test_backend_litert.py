@@ -7,10 +7,11 @@ import pytest
 
 from edgekit import target
 from edgekit.backends import Candidate, Context, litert
-from edgekit.backends.litert import flatbuffer, joins, layers, source, stock, variants
+from edgekit.backends.litert import joins, layers, source, stock, variants
 from edgekit.backends.litert.equalized import equalized
 from edgekit.backends.litert.running import Interpreter
 from edgekit.errors import ConversionError
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.tensors import dequantize, quantize
 
 pytest.importorskip("ai_edge_quantizer")

@@ -9,8 +9,9 @@ import pytest
 
 from edgekit import target
 from edgekit.backends import Candidate, Context, litert
-from edgekit.backends.litert import flatbuffer, source
+from edgekit.backends.litert import source
 from edgekit.formats import tflite
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize.ranges import choose
 
 pytest.importorskip("ai_edge_quantizer")

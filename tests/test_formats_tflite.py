@@ -8,7 +8,7 @@ import pytest
 
 from edgekit import formats
 from edgekit.errors import ConversionError, UsageError
-from edgekit.formats import tflite, tflite_reader, tflite_rewrite
+from edgekit.formats import tflite, tflite_flatbuffer, tflite_reader
 from tests.tflite_build import Net, schema
 from tests.zoo import fetch
 
@@ -231,7 +231,7 @@ def test_folded_constants_lie_on_16_byte_boundaries(tmp_path: Path) -> None:
     data = plain.read_bytes()
     model = schema.Model.GetRootAs(data, 0)
     starts = [b._tab.Vector(b._tab.Offset(4)) for b in map(model.Buffers, range(model.BuffersLength())) if b.DataLength()]
-    assert starts and all(start % tflite_rewrite.ALIGNMENT_BYTES == 0 for start in starts)
+    assert starts and all(start % tflite_flatbuffer.ALIGNMENT_BYTES == 0 for start in starts)
 
 
 def test_nothing_half_written(tmp_path: Path) -> None:

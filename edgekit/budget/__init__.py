@@ -98,7 +98,8 @@ def usage(artifact: Path, runtime: tuple[Part, ...] = (), *, arena_bytes: int | 
 def model_part(artifact: Path, name: str = "") -> Part:
     """The artifact's measured bytes under its file's name, or `name`; every file of a folder is deflated by itself."""
     files = [artifact] if artifact.is_file() else sorted(p for p in artifact.rglob("*") if p.is_file())
-    return Part(name or artifact.name, "model", sum(f.stat().st_size for f in files), sum(_deflated_bytes(f) for f in files), "measured", "measured here")
+    installed, download = (sum(map(size, files)) for size in (lambda f: f.stat().st_size, _deflated_bytes))
+    return Part(name or artifact.name, "model", installed, download, "measured", "measured here")
 
 
 def runtime_parts(target: Target, library: Path | None = None) -> tuple[Part, ...]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edgekit.converters._tflite_edges import write
 from edgekit.errors import ConversionError, require
 from edgekit.formats import Model, onnx
 from edgekit.formats._onnx_graph import graphs, layer
 from edgekit.formats._source import digest_of_files
+from edgekit.formats.tflite_flatbuffer import write
 from edgekit.tensors import Signature, TensorSpec
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgekit.converters import _litert_result, _tflite_edges
 from edgekit.errors import ConversionError
-from edgekit.formats import Model, _tf
+from edgekit.formats import Model, _tf, tflite_flatbuffer
 from edgekit.formats._quiet import quiet
 
 
@@ -24,7 +24,7 @@ def convert(model: Model, workdir: Path) -> Model:
             data = bytes(converter.convert())
         except Exception as error:  # the converter raises its own types, with a compiler dump
             raise ConversionError(f"{model.name}: {_blame(str(error) + said(), function.graph.as_graph_def())}", _HINT) from error
-    return _litert_result.result(model, _tflite_edges.write(workdir / f"{model.name}.tflite", _named(data, model)), ())
+    return _litert_result.result(model, tflite_flatbuffer.write(workdir / f"{model.name}.tflite", _named(data, model)), ())
 
 
 _HINT = "replace these layers by built-in operators; Select TensorFlow (Flex) operators need a library of many megabytes in the app"

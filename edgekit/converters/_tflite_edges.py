@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from edgekit.errors import ConversionError, require
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.formats._quiet import quiet
 from edgekit.tensors import Array, TensorSpec
 
 SIGNATURE = "serving_default"
 _NARROW = {"int64": "int32", "float64": "float32"}
-_ALIGNMENT = 16
-"""Constants start at multiples of 16 bytes in a .tflite file (`force_align: 16` of LiteRT's schema.fbs); XNNPACK reads them in place."""
 
 
 def rename(data: bytes, inputs: Sequence[tuple[int, str]], outputs: Sequence[tuple[int, str]]) -> bytes:
     """Give the model one signature with these (tensor index, name) pairs, in this order; the tensors keep their own names."""
-    schema = _schema()
-    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    schema, model = flatbuffer.schema(), flatbuffer.load(data)
     graph = model.subgraphs[0]
     graph.inputs = [index for index, _ in inputs]
     graph.outputs = [index for index, _ in outputs]
     signature = schema.SignatureDefT()
     signature.signatureKey, signature.subgraphIndex = SIGNATURE, 0
-    signature.inputs = [_entry(schema, index, name) for index, name in inputs]
-    signature.outputs = [_entry(schema, index, name) for index, name in outputs]
+    signature.inputs = [flatbuffer.entry(name, index) for index, name in inputs]
+    signature.outputs = [flatbuffer.entry(name, index) for index, name in outputs]
     model.signatureDefs = [signature]
-    return pack(model)
+    return flatbuffer.dump(model)
 
 
 def name_by_layer(data: bytes) -> bytes:
-    """Give each tensor the name of its layer, computed ones first: the compiler joins the layers that it fused (`a;;b;;c;1`), the computing one last."""
-    model = _schema().ModelT.InitFromPackedBuf(data, 0)
+    """Give each tensor the name of its layer, computed ones first: the compiler joins the layers that it fused
+    (`a;;b;;c;1`), the computing one last.
+    """
+    model = flatbuffer.load(data)
     for graph in model.subgraphs:
         taken: dict[str, int] = {}
         computed = [graph.tensors[index] for operator in graph.operators for index in operator.outputs]
@@ -43,73 +42,18 @@ def name_by_layer(data: bytes) -> bytes:
             name = joined.rpartition(";;")[2].partition(";")[0] or joined
             taken[name] = taken.get(name, -1) + 1
             tensor.name = f"{name}#{taken[name]}" if taken[name] else name
-    return pack(model)
+    return flatbuffer.dump(model)
 
 
 def signature_tensors(data: bytes) -> tuple[dict[str, int], dict[str, int]]:
     """Tensor index by name for the inputs and the outputs of the file's first signature, in its own order; empty without one."""
-    model = _schema().Model.GetRootAs(data, 0)
+    model = flatbuffer.schema().Model.GetRootAs(data, 0)
     if model.SignatureDefsLength() == 0:
         return {}, {}
     signature = model.SignatureDefs(0)
     inputs = [signature.Inputs(i) for i in range(signature.InputsLength())]
     outputs = [signature.Outputs(i) for i in range(signature.OutputsLength())]
     return {t.Name().decode(): t.TensorIndex() for t in inputs}, {t.Name().decode(): t.TensorIndex() for t in outputs}
-
-
-def pack(model: Any) -> bytes:
-    """Serialize a `ModelT` with aligned constants."""
-    import flatbuffers
-
-    schema = _schema()
-    model.buffers = [_aligned(schema, buffer) for buffer in model.buffers]
-    builder = flatbuffers.Builder(1 << 20)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
-
-
-def write(path: Path, data: bytes) -> Path:
-    """Write under a temporary name, then rename."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    return part.replace(path)
-
-
-def _aligned(schema: Any, buffer: Any) -> Any:
-    import numpy as np
-
-    class Aligned(schema.BufferT):  # type: ignore[misc]  # a generated class
-        def Pack(self, builder: Any) -> Any:  # noqa: N802  # the generated classes' name
-            return _pack_buffer(schema, builder, self)
-
-    made = Aligned()
-    made.data = None if buffer.data is None else np.asarray(buffer.data, np.uint8)
-    made.offset, made.size = buffer.offset, buffer.size
-    return made
-
-
-def _pack_buffer(schema: Any, builder: Any, buffer: Any) -> Any:
-    """A `Buffer` table whose byte vector is aligned, which the generated code does not do."""
-    at = None
-    if buffer.data is not None and len(buffer.data):
-        builder.StartVector(1, len(buffer.data), _ALIGNMENT)
-        builder.head -= len(buffer.data)
-        builder.Bytes[builder.head : builder.head + len(buffer.data)] = buffer.data.tobytes()
-        at = builder.EndVector()
-    schema.BufferStart(builder)
-    if at is not None:
-        schema.BufferAddData(builder, at)
-    return schema.BufferEnd(builder)
-
-
-def _entry(schema: Any, index: int, name: str) -> Any:
-    entry = schema.TensorMapT()
-    entry.tensorIndex, entry.name = index, name
-    return entry
-
-
-def _schema() -> Any:
-    return require("ai_edge_litert.schema_py_generated", extra="litert", purpose="writing a .tflite file")
 
 
 def inputs_by_name(data: bytes, names: Sequence[str]) -> dict[str, int]:
@@ -128,15 +72,14 @@ def add_inputs(data: bytes, specs: Sequence[TensorSpec]) -> tuple[bytes, dict[st
     """Add inputs that nothing reads, so that the signature stays the source's; their tensor indices by name."""
     if not specs:
         return data, {}
-    schema = _schema()
-    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    schema, model = flatbuffer.schema(), flatbuffer.load(data)
     graph = model.subgraphs[0]
     added = {}
     for spec in specs:
         kind = _NARROW.get(spec.dtype, spec.dtype).upper()
         added[spec.name] = _add_tensor(schema, graph, spec.name, spec.shape, getattr(schema.TensorType, kind))
     graph.inputs = [*graph.inputs, *added.values()]
-    return pack(model), added
+    return flatbuffer.dump(model), added
 
 
 def transpose_outputs(data: bytes, turned: Mapping[str, tuple[int, tuple[int, ...]]]) -> tuple[bytes, dict[str, int]]:
@@ -145,22 +88,21 @@ def transpose_outputs(data: bytes, turned: Mapping[str, tuple[int, tuple[int, ..
         return data, {}
     import numpy as np
 
-    schema = _schema()
-    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    schema, model = flatbuffer.schema(), flatbuffer.load(data)
     graph = model.subgraphs[0]
     made = {}
     for name, (tensor, order) in turned.items():
         source = graph.tensors[tensor]
         permutation = _add_tensor(schema, graph, f"{name}/order", (len(order),), schema.TensorType.INT32)
-        graph.tensors[permutation].buffer = _add_buffer(schema, model, np.asarray(order, "<i4"))
+        graph.tensors[permutation].buffer = flatbuffer.add_constant(model, np.asarray(order, "<i4"))
         made[name] = _add_tensor(schema, graph, f"{name}/transposed", [source.shape[axis] for axis in order], source.type)
         operator = schema.OperatorT()
-        operator.opcodeIndex = _opcode(schema, model, schema.BuiltinOperator.TRANSPOSE)
+        operator.opcodeIndex = flatbuffer.op_code(model, "TRANSPOSE", 1)
         operator.inputs, operator.outputs = [tensor, permutation], [made[name]]
         operator.builtinOptionsType, operator.builtinOptions = schema.BuiltinOptions.TransposeOptions, schema.TransposeOptionsT()
         graph.operators.append(operator)
     graph.outputs = [*graph.outputs, *made.values()]
-    return pack(model), made
+    return flatbuffer.dump(model), made
 
 
 def run(data: bytes, inputs: Mapping[int, Array]) -> dict[int, Array]:
@@ -180,7 +122,7 @@ def run(data: bytes, inputs: Mapping[int, Array]) -> dict[int, Array]:
 
 
 def _decorated_inputs(data: bytes) -> dict[str, int]:
-    graph = _schema().Model.GetRootAs(data, 0).Subgraphs(0)
+    graph = flatbuffer.schema().Model.GetRootAs(data, 0).Subgraphs(0)
     indices = [int(graph.Inputs(i)) for i in range(graph.InputsLength())]
     names = {i: graph.Tensors(i).Name().decode() for i in indices}
     return {name.removeprefix("serving_default_").removesuffix(":0"): index for index, name in names.items()}
@@ -193,28 +135,9 @@ def _add_tensor(schema: Any, graph: Any, name: str, shape: Sequence[int], kind: 
     return len(graph.tensors) - 1
 
 
-def _add_buffer(schema: Any, model: Any, values: Array) -> int:
-    import numpy as np
-
-    buffer = schema.BufferT()
-    buffer.data = np.frombuffer(values.tobytes(), np.uint8)
-    model.buffers.append(buffer)
-    return len(model.buffers) - 1
-
-
-def _opcode(schema: Any, model: Any, builtin: int) -> int:
-    for index, code in enumerate(model.operatorCodes):
-        if max(code.builtinCode, code.deprecatedBuiltinCode) == builtin:
-            return index
-    code = schema.OperatorCodeT()
-    code.builtinCode, code.deprecatedBuiltinCode, code.version = builtin, min(builtin, 127), 1
-    model.operatorCodes.append(code)
-    return len(model.operatorCodes) - 1
-
-
 def end_tensors(data: bytes, *, inputs: bool) -> tuple[dict[str, int], list[int]]:
     """Tensor indices of the main graph's inputs or outputs, by tensor name and in the file's order."""
-    graph = _schema().Model.GetRootAs(data, 0).Subgraphs(0)
+    graph = flatbuffer.schema().Model.GetRootAs(data, 0).Subgraphs(0)
     length, item = (graph.InputsLength(), graph.Inputs) if inputs else (graph.OutputsLength(), graph.Outputs)
     order = [int(item(i)) for i in range(length)]
     return {graph.Tensors(index).Name().decode(): index for index in order}, order
@@ -222,8 +145,8 @@ def end_tensors(data: bytes, *, inputs: bool) -> tuple[dict[str, int], list[int]
 
 def rename_tensors(data: bytes, names: Sequence[tuple[int, str]]) -> bytes:
     """Give tensors of the main graph other names; signatures are dropped, so that readers use these."""
-    model = _schema().ModelT.InitFromPackedBuf(data, 0)
+    model = flatbuffer.load(data)
     for index, name in names:
         model.subgraphs[0].tensors[index].name = name
     model.signatureDefs = []
-    return pack(model)
+    return flatbuffer.dump(model)

@@ -17,7 +17,7 @@ from typing import Any
 from edgekit import tools
 from edgekit.converters import _litert_result, _tflite_edges
 from edgekit.errors import ConversionError
-from edgekit.formats import Model, onnx, tflite
+from edgekit.formats import Model, onnx, tflite, tflite_flatbuffer
 from edgekit.formats._onnx_graph import graphs, layer
 from edgekit.legalize import onnx_prepare
 from edgekit.legalize.onnx_prepare import Prepared
@@ -45,7 +45,7 @@ def convert(model: Model, workdir: Path) -> Model:
         _refuse_custom(made, prepared)
         data = made.read_bytes()
     data, notices = _restore_edges(data, model, prepared)
-    path = _tflite_edges.write(workdir / f"{model.name}.tflite", data)
+    path = tflite_flatbuffer.write(workdir / f"{model.name}.tflite", data)
     return _litert_result.result(model, path, (*prepared.notices, *notices))
 
 

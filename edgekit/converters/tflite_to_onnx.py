@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edgekit.converters import _onnx_result, _tflite_edges
 from edgekit.errors import ConversionError, require
-from edgekit.formats import Model, tflite
+from edgekit.formats import Model, tflite, tflite_flatbuffer
 from edgekit.formats._quiet import quiet
 
 SOURCE = "tflite"
@@ -25,7 +25,7 @@ def convert(model: Model, workdir: Path) -> Model:
     # distinct names for the ends: in a .tflite file a tensor's name need not be its input's or output's name
     inputs = [(port.tensor, f"edgekit_input_{i}") for i, port in enumerate(entry.inputs)]
     outputs = [(port.tensor, f"edgekit_output_{i}") for i, port in enumerate(entry.outputs)]
-    named = _tflite_edges.write(workdir / f"{model.name}.named.tflite", _tflite_edges.rename_tensors(data, [*inputs, *outputs]))
+    named = tflite_flatbuffer.write(workdir / f"{model.name}.named.tflite", _tflite_edges.rename_tensors(data, [*inputs, *outputs]))
     ends = ([name for _, name in inputs], [name for _, name in outputs])
     with quiet():
         tf2onnx = require("tf2onnx", extra="onnx", purpose="converting TFLite to ONNX")

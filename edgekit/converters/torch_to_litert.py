@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from edgekit.converters import _litert_result, _tflite_edges
 from edgekit.errors import ConversionError, MissingPackageError, require
-from edgekit.formats import Model
+from edgekit.formats import Model, tflite_flatbuffer
 from edgekit.formats._quiet import quiet
-from edgekit.formats._torch_program import flat_outputs, layer_of, leaves, operator_name
+from edgekit.formats._torch_program import flat_outputs, is_flat, layer_of, leaves, operator_name
 from edgekit.legalize import torch_ops
 
 SOURCE = "torch"
@@ -27,8 +29,9 @@ def convert(model: Model, workdir: Path) -> Model:
     wrapper = flat_module(model.handle, module)
     if notices:
         _check_equal(model, flat_module(model.handle, model.handle.module()), wrapper, flat)
-    data = _named(model, _tflite_edges.name_by_layer(_compile(model, wrapper, flat)))
-    return _litert_result.result(model, _tflite_edges.write(workdir / f"{model.name}.tflite", data), notices)
+    exported = None if notices or not is_flat(model.handle) else model.handle
+    data = _named(model, _tflite_edges.name_by_layer(_compile(model, wrapper, flat, exported)))
+    return _litert_result.result(model, tflite_flatbuffer.write(workdir / f"{model.name}.tflite", data), notices)
 
 
 def check_operators(program: Any) -> None:
@@ -80,9 +83,9 @@ def flat_module(program: Any, module: Any) -> Any:
     return wrapper
 
 
-def _compile(model: Model, wrapper: Any, flat: tuple[Any, ...]) -> bytes:
+def _compile(model: Model, wrapper: Any, flat: tuple[Any, ...], exported: Any = None) -> bytes:
     try:
-        return _litert_bytes(wrapper, flat)
+        return _litert_bytes(wrapper, flat, exported)
     except MissingPackageError:
         raise
     except Exception as error:  # the compiler raises what its passes raise
@@ -90,10 +93,29 @@ def _compile(model: Model, wrapper: Any, flat: tuple[Any, ...]) -> bytes:
         raise ConversionError(f"{model.name}: {_blame(model, error)}", hint) from error
 
 
-def _litert_bytes(wrapper: Any, flat: tuple[Any, ...]) -> bytes:
+def _litert_bytes(wrapper: Any, flat: tuple[Any, ...], exported: Any = None) -> bytes:
+    import torch
+
     with quiet():
         litert_torch = require("litert_torch", extra="torch", purpose="converting PyTorch to LiteRT")
-        return bytes(litert_torch.convert(wrapper, flat).model_content())
+        if exported is None:
+            return bytes(litert_torch.convert(wrapper, flat).model_content())
+        # litert-torch takes modules only, and would export again what is exported already
+        with _named_by_layer(exported), mock.patch.object(torch.export, "export", lambda *_args, **_options: exported):
+            return bytes(litert_torch.convert(wrapper, flat).model_content())
+
+
+@contextlib.contextmanager
+def _named_by_layer(program: Any) -> Iterator[None]:
+    """The program's nodes with their layer's path in the place where the compiler looks for names."""
+    before = [(node, node.meta.get("nn_module_stack")) for node in program.graph.nodes]
+    for node, _ in before:
+        node.meta["nn_module_stack"] = {node.name: ("", layer_of(node))}
+    try:
+        yield
+    finally:
+        for node, stack in before:
+            node.meta["nn_module_stack"] = stack or {}
 
 
 def _named(model: Model, data: bytes) -> bytes:

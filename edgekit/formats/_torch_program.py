@@ -55,6 +55,15 @@ def unflatten(program: Any, flat: Sequence[Any]) -> tuple[tuple[Any, ...], dict[
     return args, kwargs
 
 
+def is_flat(program: Any) -> bool:
+    """Whether the program takes tensors one by one, by position, and gives one tensor or a flat sequence of them."""
+    args, kwargs = program.call_spec.in_spec.children()
+    results = program.call_spec.out_spec
+    plain = all(child.is_leaf() for child in args.children()) and not kwargs.num_leaves
+    constant = any(hasattr(spec.arg, "value") for spec in (*program.graph_signature.input_specs, *program.graph_signature.output_specs))
+    return plain and not constant and (results.is_leaf() or (results.type in (tuple, list) and all(child.is_leaf() for child in results.children())))
+
+
 def leaves(program: Any, flat: Sequence[Any]) -> list[Any]:
     """What the program's graph takes, in order: the flat tensor inputs, with the constants it was exported with between them."""
     tensors = iter(flat)

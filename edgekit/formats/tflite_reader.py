@@ -13,11 +13,10 @@ import struct
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
-from types import ModuleType
 from typing import Any, TypeVar
 
-from edgekit.errors import ConversionError, UsageError, require
-from edgekit.formats import tflite_macs
+from edgekit.errors import ConversionError, UsageError
+from edgekit.formats import tflite_flatbuffer, tflite_macs
 from edgekit.graph import Graph, GraphTensor, Operator
 
 T = TypeVar("T")
@@ -78,11 +77,6 @@ def parse(data: bytes, path: Path) -> File:
         return _Reader(data, path).file()
 
 
-def schema() -> ModuleType:
-    """The generated schema module."""
-    return require("ai_edge_litert.schema_py_generated", extra="litert", purpose="reading a .tflite file")
-
-
 @contextlib.contextmanager
 def damage_refused(name: str) -> Iterator[None]:
     """Turn whatever a broken flatbuffer makes the accessors raise into one `ConversionError`."""
@@ -101,7 +95,7 @@ def stored_size(dtype: str, shape: tuple[int, ...]) -> int | None:
 @cache
 def enum_names(enum: str) -> dict[int, str]:
     """The schema's names of an enumeration by value."""
-    return {value: name for name, value in vars(getattr(schema(), enum)).items() if not name.startswith("_")}
+    return {value: name for name, value in vars(getattr(tflite_flatbuffer.schema(), enum)).items() if not name.startswith("_")}
 
 
 class _Reader:
@@ -110,7 +104,7 @@ class _Reader:
     def __init__(self, data: bytes, path: Path) -> None:
         self.data, self.path = data, path
         self.allowance = len(data) + 1024
-        self.model = schema().Model.GetRootAs(data, 0)
+        self.model = tflite_flatbuffer.schema().Model.GetRootAs(data, 0)
         self.buffers = self.vector(self.model.BuffersLength(), self.model.Buffers)
         self.codes = self.vector(self.model.OperatorCodesLength(), self.model.OperatorCodes)
         self.externals = {e.Id(): e for e in self.vector(self.model.ExternalBuffersLength(), self.model.ExternalBuffers)}
@@ -210,8 +204,8 @@ class _Reader:
     def attributes(self, flat: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for kind, options, create in (
-            (flat.BuiltinOptionsType(), flat.BuiltinOptions(), schema().BuiltinOptionsCreator),
-            (flat.BuiltinOptions2Type(), flat.BuiltinOptions2(), schema().BuiltinOptions2Creator),
+            (flat.BuiltinOptionsType(), flat.BuiltinOptions(), tflite_flatbuffer.schema().BuiltinOptionsCreator),
+            (flat.BuiltinOptions2Type(), flat.BuiltinOptions2(), tflite_flatbuffer.schema().BuiltinOptions2Creator),
         ):
             if options is not None and kind:
                 made = create(kind, options)

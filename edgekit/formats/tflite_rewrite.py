@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from edgekit.errors import ConversionError, require
-from edgekit.formats import tflite_reader, tflite_sparse
+from edgekit.errors import ConversionError
+from edgekit.formats import tflite_flatbuffer, tflite_reader, tflite_sparse
 from edgekit.tensors import Array
 
-ALIGNMENT_BYTES = 16
 MAX_BYTES = 2**31 - 1
 
 _DTYPES = {"FLOAT32": "float32", "FLOAT16": "float16", "INT8": "int8", "UINT8": "uint8", "INT16": "int16", "INT32": "int32", "INT64": "int64"}
@@ -44,18 +43,15 @@ def _rewrite(path: Path, out: Path, change: Callable[[Any], None]) -> Path:
         raise ConversionError(f"{path.name}: its constants lie in files beside it", "store them in the .tflite file itself")
     data = path.read_bytes()
     with tflite_reader.damage_refused(path.name):
-        model = tflite_reader.schema().ModelT.InitFromObj(tflite_reader.schema().Model.GetRootAs(data, 0))
+        model = tflite_flatbuffer.schema().ModelT.InitFromObj(tflite_flatbuffer.schema().Model.GetRootAs(data, 0))
         _inline(model, data)
         _modernize_codes(model)
         change(model)
         _drop_unused(model)
-    packed = _pack(model)
+    packed = tflite_flatbuffer.dump(model)
     if len(packed) > MAX_BYTES:
         raise ConversionError(f"{path.name}: {len(packed)} bytes as float32, more than the 2 GiB that the format holds")
-    part = out.with_name(f".{out.name}.part")
-    part.write_bytes(packed)
-    part.replace(out)
-    return out
+    return tflite_flatbuffer.write(out, packed)
 
 
 def _inline(model: Any, data: bytes) -> None:
@@ -137,15 +133,15 @@ def _use_builtin_transpose_conv(model: Any) -> None:
             shape = _new_tensor(model, graph, np.asarray(_plain(graph.tensors[operator.outputs[0]].shape), np.int32))
             activation, weights, bias = operator.inputs
             operator.inputs = [shape, weights, activation, bias]
-            operator.opcodeIndex = _operator_code(model, "TRANSPOSE_CONV", 3)
-            operator.builtinOptionsType = tflite_reader.schema().BuiltinOptions.TransposeConvOptions
-            operator.builtinOptions = tflite_reader.schema().TransposeConvOptionsT(padding - 1, stride_w, stride_h)
+            operator.opcodeIndex = tflite_flatbuffer.op_code(model, "TRANSPOSE_CONV", 3)
+            operator.builtinOptionsType = tflite_flatbuffer.schema().BuiltinOptions.TransposeConvOptions
+            operator.builtinOptions = tflite_flatbuffer.schema().TransposeConvOptionsT(padding - 1, stride_w, stride_h)
             operator.customOptions = None
 
 
 def _name_ends(model: Any) -> None:
     """Give a file without a SignatureDef one of its tensor names: quantizers call models by signature."""
-    graph, schema = model.subgraphs[0], tflite_reader.schema()
+    graph, schema = model.subgraphs[0], tflite_flatbuffer.schema()
     ends = [[(graph.tensors[i].name, int(i)) for i in _plain(found)] for found in (graph.inputs, graph.outputs)]
     if model.signatureDefs or any(len(dict(named)) < len(named) for named in ends):
         return
@@ -154,30 +150,17 @@ def _name_ends(model: Any) -> None:
 
 
 def _new_tensor(model: Any, graph: Any, values: Array) -> int:
-    tensor = tflite_reader.schema().TensorT()
-    tensor.name, tensor.shape, tensor.type = f"constant_{len(graph.tensors)}", list(values.shape), tflite_reader.schema().TensorType.INT32
+    tensor = tflite_flatbuffer.schema().TensorT()
+    tensor.name, tensor.shape, tensor.type = f"constant_{len(graph.tensors)}", list(values.shape), tflite_flatbuffer.schema().TensorType.INT32
     _make_constant(model, tensor, values)
     graph.tensors.append(tensor)
     return len(graph.tensors) - 1
 
 
-def _operator_code(model: Any, kind: str, version: int) -> int:
-    code = tflite_reader.schema().OperatorCodeT()
-    code.builtinCode = code.deprecatedBuiltinCode = getattr(tflite_reader.schema().BuiltinOperator, kind)
-    code.version = version
-    model.operatorCodes.append(code)
-    return len(model.operatorCodes) - 1
-
-
 def _make_constant(model: Any, tensor: Any, values: Array) -> None:
-    import numpy as np
-
     if list(values.shape) != _plain(tensor.shape):
         raise ValueError(f"a folded constant has shape {values.shape}, its tensor {_plain(tensor.shape)}")
-    buffer = tflite_reader.schema().BufferT()
-    buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
-    model.buffers.append(buffer)
-    tensor.buffer = len(model.buffers) - 1
+    tensor.buffer = tflite_flatbuffer.add_constant(model, values)
 
 
 def _kind(model: Any, operator: Any) -> str | None:
@@ -226,32 +209,3 @@ def _renumber(used: Any) -> dict[int, int]:
 
 def _plain(values: Any) -> list[int]:
     return [] if values is None else [v.item() if hasattr(v, "item") else v for v in values]
-
-
-def _pack(model: Any) -> bytes:
-    flatbuffers = require("flatbuffers", extra="litert", purpose="writing a .tflite file")
-    for buffer in model.buffers:
-        buffer.__class__ = _aligned_buffer()
-    builder = flatbuffers.Builder(1 << 20)
-    builder.Finish(model.Pack(builder), file_identifier=tflite_reader.IDENTIFIER)
-    return bytes(builder.Output())
-
-
-def _aligned_buffer() -> Any:
-    """A buffer that is written on a 16-byte boundary, as the schema's force_align asks; the generated code writes it on any."""
-    schema = tflite_reader.schema()
-
-    class Aligned(schema.BufferT):  # type: ignore[name-defined, misc]  # a class of the generated module, known at run time only
-        def Pack(self, builder: Any) -> Any:  # noqa: N802  # the generated code's name
-            data = None if self.data is None or not len(self.data) else bytes(memoryview(self.data))
-            if data is not None:
-                builder.StartVector(1, len(data), ALIGNMENT_BYTES)
-                builder.head = builder.head - len(data)
-                builder.Bytes[builder.head : builder.head + len(data)] = data
-                data = builder.EndVector()
-            schema.BufferStart(builder)
-            if data is not None:
-                schema.BufferAddData(builder, data)
-            return schema.BufferEnd(builder)
-
-    return Aligned

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 
 from edgekit.backends import Artifact, Candidate, Context
-from edgekit.backends.litert import flatbuffer, half, sensitivity, source, stock, variants
+from edgekit.backends.litert import half, sensitivity, signatures, source, stock, variants
 from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 
 FEW = f"fewer than {source.HELD_OUT} samples: the same ones that weights were rounded by also judged the result"
 
@@ -79,7 +80,7 @@ def _artifact(opened: Source, candidate: Candidate, content: bytes, notices: tup
     key = hashlib.sha256(msgspec.json.encode(candidate)).hexdigest()[:8]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", opened.model.name) or "model"
     path = flatbuffer.write(opened.context.workdir / f"{stem}.{candidate.precision}.{key}.tflite", content)
-    signature = flatbuffer.stored_signature(flatbuffer.load(content), opened.model.signature)
+    signature = signatures.stored_signature(flatbuffer.load(content), opened.model.signature)
     return Artifact(path, "tflite", signature, candidate, notices=notices)
 
 

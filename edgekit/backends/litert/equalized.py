@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from edgekit.backends.litert import flatbuffer, layers, running
+from edgekit.backends.litert import layers, running
 from edgekit.backends.litert.layers import LiteLayer
 from edgekit.backends.litert.source import Source
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize import equalize
 from edgekit.tensors import Array
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgekit.backends.litert import flatbuffer
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 
 MIN_ELEMENTS = 64
 """A smaller constant saves less than its DEQUANTIZE operator and second tensor take."""

@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from edgekit.backends.litert import flatbuffer, layers, running
+from edgekit.backends.litert import layers, running
 from edgekit.backends.litert.layers import LiteLayer
 from edgekit.backends.litert.source import HELD_OUT, Source
 from edgekit.backends.litert.stream import Stream
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize import grid
 from edgekit.quantize.layer import Rounded, round_layer
 from edgekit.quantize.moments import Moments, merge, moments

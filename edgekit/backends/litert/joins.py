@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgekit.backends.litert import flatbuffer
 from edgekit.backends.litert.source import Source
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 
 UNLIKE = 8.0
 """Ratio of the joined ranges from which the narrower input loses three of its eight bits."""

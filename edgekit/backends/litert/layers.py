@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from typing import Any
 
-from edgekit.backends.litert import flatbuffer
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize.moments import Layer
 from edgekit.tensors import Array
 

@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from edgekit.backends.litert import flatbuffer
+from edgekit.backends.litert import signatures
 from edgekit.errors import ConversionError, require
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.tensors import Array, Arrays, Signature, TensorSpec
 
 THREADS = 2
@@ -25,7 +26,7 @@ class Interpreter:
     ) -> None:
         runtime = require("ai_edge_litert.interpreter", extra="litert", purpose="running .tflite files")
         self.signature = signature
-        self._inputs, self._outputs = edges or flatbuffer.edges(flatbuffer.load(content), signature)
+        self._inputs, self._outputs = edges or signatures.edges(flatbuffer.load(content), signature)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # keeping tensors warns that it is for debugging: it is what taps are
             try:
@@ -77,7 +78,7 @@ class Taps:
 
     def __init__(self, model: Any, signature: Signature, tensors: Sequence[int]) -> None:
         self._tensors = list(dict.fromkeys(tensors))
-        inputs, _ = flatbuffer.edges(model, signature)
+        inputs, _ = signatures.edges(model, signature)
         operators = model.subgraphs[0].operators
         end = 1 + max((n for n, op in enumerate(operators) if {int(i) for i in op.outputs} & set(tensors)), default=-1)
         named = Signature(signature.inputs, tuple(TensorSpec(str(index), (), "float32") for index in self._tensors))

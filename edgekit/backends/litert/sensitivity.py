@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from edgekit.backends import Candidate
-from edgekit.backends.litert import flatbuffer, joins, layers, variants
+from edgekit.backends.litert import joins, layers, variants
 from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize import ranges
 
 SUSPECTS = 10

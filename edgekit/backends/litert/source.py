@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from edgekit.backends import Context
-from edgekit.backends.litert import flatbuffer, layers, running
+from edgekit.backends.litert import layers, running, signatures
 from edgekit.backends.litert.stock import Range, Ranges
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize.ranges import Histogram, Method, choose, histogram
 from edgekit.tensors import Array, Arrays
 
@@ -94,7 +95,7 @@ def open_source(model: Model, context: Context) -> Source:
     parsed = flatbuffer.load(given, model.name)
     before = _names(parsed)
     layers.separate_biases(parsed)
-    flatbuffer.rename_edges(parsed, model.signature)
+    signatures.rename_edges(parsed, model.signature)
     as_given = before == _names(parsed)
     return Source(model, context, given if as_given else flatbuffer.dump(parsed), as_given)
 

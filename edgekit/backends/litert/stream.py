@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edgekit.backends.litert import flatbuffer, running
+from edgekit.backends.litert import running, signatures
 from edgekit.backends.litert.source import Source
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.tensors import Array, Signature, TensorSpec
 
 MEMORY_BYTES = 256_000_000
@@ -20,7 +21,7 @@ class Stream:
     def __init__(self, source: Source, model: Any) -> None:
         self._model, self._shelf, self._place = model, _Shelf(source.context.workdir), 0
         self._last_use = _last_uses(model)
-        inputs, _ = flatbuffer.edges(model, source.model.signature)
+        inputs, _ = signatures.edges(model, source.model.signature)
         for number, sample in enumerate(source.samples):
             for spec, index in zip(source.model.signature.inputs, inputs, strict=True):
                 dtype = flatbuffer.numpy_dtype(model.subgraphs[0].tensors[index].type)

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from edgekit.backends import Artifact, Tap
-from edgekit.backends.litert import flatbuffer
+from edgekit.backends.litert import signatures
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.tensors import Signature, TensorSpec
 
 
@@ -20,8 +21,8 @@ def tapped(artifact: Artifact, out: Path) -> tuple[Artifact, tuple[Tap, ...]]:
     """
     model = flatbuffer.load(artifact.path.read_bytes(), artifact.path.name)
     graph = model.subgraphs[0]
-    flatbuffer.unique_names(model)
-    _, own = flatbuffer.edges(model, artifact.signature)
+    signatures.unique_names(model)
+    _, own = signatures.edges(model, artifact.signature)
     named = {index: spec.name for index, spec in zip(own, artifact.signature.outputs, strict=True)}
     taps, added = [], []
     for number, operator in enumerate(graph.operators):
@@ -44,13 +45,13 @@ def _spec(model: Any, index: int, named: dict[int, str]) -> TensorSpec | None:
     if flatbuffer.numpy_dtype(tensor.type) is None or tensor.shape is None or any(int(size) < 1 for size in tensor.shape):
         return None
     name = named.get(index) or flatbuffer.text(tensor.name)
-    return flatbuffer.stored_spec(model, index, msgspec.convert({"name": name, "shape": [], "dtype": "float32"}, TensorSpec))
+    return signatures.stored_spec(model, index, msgspec.convert({"name": name, "shape": [], "dtype": "float32"}, TensorSpec))
 
 
 def _publish(model: Any, signature: Signature) -> None:
     """Name the graph's ends in the file's own signature, in order."""
     made, graph = flatbuffer.schema(), model.subgraphs[0]
-    inputs, _ = flatbuffer.edges(model, Signature(signature.inputs, tuple(signature.outputs)))
+    inputs, _ = signatures.edges(model, Signature(signature.inputs, tuple(signature.outputs)))
     definition = made.SignatureDefT()
     definition.signatureKey, definition.subgraphIndex = b"serving_default", 0
     definition.inputs = [flatbuffer.entry(spec.name, index) for spec, index in zip(signature.inputs, inputs, strict=True)]

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from edgekit.backends import Candidate
-from edgekit.backends.litert import equalized, flatbuffer, joins, layers, running, source, stock
+from edgekit.backends.litert import equalized, joins, layers, running, signatures, source, stock
 from edgekit.backends.litert.improve import Improved, improve
 from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
+from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize.ranges import Method
 from edgekit.tensors import Arrays, dequantize, quantize
 
@@ -116,7 +117,7 @@ def sqnr_db(opened: Source, content: bytes, samples: Sequence[Arrays]) -> float:
     """Signal to quantization noise of a built file on the first judging samples, averaged over outputs as noise per signal, in dB."""
     import numpy as np
 
-    signature = flatbuffer.stored_signature(flatbuffer.load(content), opened.model.signature)
+    signature = signatures.stored_signature(flatbuffer.load(content), opened.model.signature)
     session = running.Interpreter(content, signature)
     noise: dict[str, list[float]] = {spec.name: [0.0, 0.0] for spec in signature.outputs}
     for sample, wanted in zip(samples, opened.reference, strict=False):

@@ -1,14 +1,13 @@
-"""Reading and writing `.tflite` files as objects of the schema that ai-edge-litert ships."""
+"""Reading and writing `.tflite` files as objects of the schema that ai-edge-litert ships (LiteRT `schema.fbs` version 3)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from edgekit.errors import ConversionError, require
-from edgekit.tensors import DTYPES, Array, Signature, TensorSpec
+from edgekit.tensors import DTYPES, Array
 
 ALIGNMENT_BYTES = 16
 """The schema forces buffer data to this alignment; microcontroller runtimes rely on it, and Python's generated packing ignores it."""
@@ -38,8 +37,7 @@ def load(content: bytes, name: str = "model") -> Any:
 
 def dump(model: Any) -> bytes:
     """Serialize a `ModelT` with its constants inside the flatbuffer and aligned, as every runtime reads them."""
-    import flatbuffers
-
+    flatbuffers = require("flatbuffers", extra="litert", purpose="writing .tflite files")
     plain, model.buffers = model.buffers, [_AlignedBuffer(buffer) for buffer in model.buffers]
     try:
         builder = flatbuffers.Builder(1024)
@@ -110,7 +108,7 @@ def op_name(model: Any, op: Any) -> str:
 
 
 def op_code(model: Any, name: str, version: int) -> int:
-    """Index of an operator code of at least `version`, appended when absent."""
+    """Index of a builtin operator's code of that version, appended when absent."""
     for index, code in enumerate(model.operatorCodes):
         if max(code.builtinCode, code.deprecatedBuiltinCode) == getattr(schema().BuiltinOperator, name) and code.version == version:
             return index
@@ -127,69 +125,11 @@ def text(name: Any) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else (name or "")
 
 
-def edges(model: Any, signature: Signature) -> tuple[list[int], list[int]]:
-    """Tensor indices of the main graph's inputs and outputs, in the order of `signature`.
-
-    Names are looked up in the file's own signature, then among tensor names; where they do not occur, the file's order counts.
-    Raises `ConversionError` when the counts or the shapes cannot belong together.
-    """
-    graph = model.subgraphs[0]
-    definition = next((d for d in model.signatureDefs or [] if d.subgraphIndex == 0), None)
-    inputs = _ordered(graph, list(graph.inputs), definition.inputs if definition else [], signature.inputs)
-    outputs = _ordered(graph, list(graph.outputs), definition.outputs if definition else [], signature.outputs)
-    return inputs, outputs
-
-
-def rename_edges(model: Any, signature: Signature) -> None:
-    """Give the file `signature`'s names and order: graph inputs and outputs, their tensors, and one signature `serving_default`."""
-    graph = model.subgraphs[0]
-    graph.inputs, graph.outputs = edges(model, signature)
-    definition = schema().SignatureDefT()
-    definition.signatureKey, definition.subgraphIndex = b"serving_default", 0
-    definition.inputs = [entry(spec.name, index) for spec, index in zip(signature.inputs, graph.inputs, strict=True)]
-    definition.outputs = [entry(spec.name, index) for spec, index in zip(signature.outputs, graph.outputs, strict=True)]
-    model.signatureDefs = [definition]
-    for named in (*definition.inputs, *definition.outputs):
-        graph.tensors[named.tensorIndex].name = named.name
-    unique_names(model)
-
-
-def unique_names(model: Any) -> None:
-    """Rename tensors so that no two share a name: the graph's edges keep theirs."""
-    edge = {id(model.subgraphs[0].tensors[i]) for i in (*model.subgraphs[0].inputs, *model.subgraphs[0].outputs)}
-    tensors = [tensor for graph in model.subgraphs for tensor in graph.tensors]
-    taken: set[str] = set()
-    for tensor in sorted(tensors, key=lambda t: id(t) not in edge):
-        name, number = text(tensor.name) or "tensor", 1
-        while name in taken:
-            name, number = f"{re.sub(r'#[0-9]+$', '', name)}#{number}", number + 1
-        taken.add(name)
-        tensor.name = name.encode()
-
-
-def stored_spec(model: Any, index: int, like: TensorSpec) -> TensorSpec:
-    """`like` with the stored dtype, shape, scale and zero point of tensor `index` of the main graph."""
-    tensor = model.subgraphs[0].tensors[index]
-    shape = tuple(int(size) for size in tensor.shape) if tensor.shape is not None else ()
-    quantization = tensor.quantization
-    scaled = quantization is not None and quantization.scale is not None and len(quantization.scale) == 1
-    return TensorSpec(
-        like.name,
-        shape,
-        numpy_dtype(tensor.type) or "float32",
-        float(quantization.scale[0]) if scaled else None,
-        int(quantization.zeroPoint[0]) if scaled and quantization.zeroPoint is not None and len(quantization.zeroPoint) else 0,
-        like.layout,
-    )
-
-
-def stored_signature(model: Any, signature: Signature) -> Signature:
-    """`signature` with the types and scales that the file stores."""
-    inputs, outputs = edges(model, signature)
-    return Signature(
-        tuple(stored_spec(model, index, spec) for index, spec in zip(inputs, signature.inputs, strict=True)),
-        tuple(stored_spec(model, index, spec) for index, spec in zip(outputs, signature.outputs, strict=True)),
-    )
+def entry(name: str, index: int) -> Any:
+    """One name of a signature, for a tensor index."""
+    made = schema().TensorMapT()
+    made.name, made.tensorIndex = name.encode(), index
+    return made
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -197,25 +137,6 @@ def write(path: Path, content: bytes) -> Path:
     partial = path.with_name(path.name + ".part")
     partial.write_bytes(content)
     return partial.replace(path)
-
-
-def _ordered(graph: Any, indices: list[int], entries: Any, specs: tuple[TensorSpec, ...]) -> list[int]:
-    if len(indices) != len(specs):
-        named = ", ".join(spec.name for spec in specs)
-        raise ConversionError(f"the LiteRT model has {len(indices)} inputs or outputs where its signature has {len(specs)}: {named}")
-    by_signature = {text(named.name): int(named.tensorIndex) for named in entries or []}
-    by_tensor = {text(graph.tensors[i].name): int(i) for i in indices}
-    for known in (by_signature, by_tensor):
-        if all(spec.name in known for spec in specs):
-            return [known[spec.name] for spec in specs]
-    return [int(index) for index in indices]
-
-
-def entry(name: str, index: int) -> Any:
-    """One name of a signature, for a tensor index."""
-    made = schema().TensorMapT()
-    made.name, made.tensorIndex = name.encode(), index
-    return made
 
 
 def _buffer_owners(model: Any) -> Iterator[Any]:
