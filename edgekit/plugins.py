@@ -1,9 +1,13 @@
-"""Find backends and transports by name: built-ins and third parties' entry points take the same path."""
+"""Find code by name: backends and transports, built-in or a third party's, take the same path; a user's own functions are imported."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
+from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from edgekit.errors import PluginError, UsageError, close_match
@@ -38,3 +42,29 @@ def load(group: str, name: str) -> Any:
             except Exception as error:  # foreign code: whatever it raises is its own failure
                 raise PluginError(f"the plug-in {name} ({entry.value}) would not load: {error}", _HINT) from error
     raise UsageError(f"no {group.rpartition('.')[2].rstrip('s')} named {name!r}", close_match(name, names(group)))
+
+
+def function(reference: str) -> Callable[[], Any]:
+    """The user's function that `package.module:function` names; the working directory is searched as well, as `python -m` does.
+
+    Raises `UsageError` when nothing of that name exists. What the module prints goes to stderr.
+    """
+    module_name, _, function_name = reference.partition(":")
+    if not module_name or not function_name.isidentifier():
+        raise UsageError(f"{reference}: not of the form package.module:function")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            found = importlib.import_module(module_name)
+    except ImportError as error:
+        hint = f"run from the folder that holds {module_name.partition('.')[0]}"
+        raise UsageError(f"{reference}: cannot import {module_name}: {error}", hint) from error
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything
+        raise UsageError(f"{reference}: importing {module_name} failed: {type(error).__name__}: {error}", "import it alone to see where") from error
+    named = getattr(found, function_name, None)
+    if not callable(named):
+        public = [name for name in vars(found) if not name.startswith("_")]
+        raise UsageError(f"{reference}: {module_name} has no function {function_name}", close_match(function_name, public))
+    return named  # type: ignore[no-any-return]  # a user's attribute

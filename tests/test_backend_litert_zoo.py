@@ -48,7 +48,6 @@ def test_eight_bits_are_as_good_as_their_bytes_allow(efficientnet, precision, le
     build, evaluation, reference = efficientnet
     artifact = build(Candidate(precision))
     found, reference = outputs(artifact, evaluation[:count]), reference[:count]
-    print(precision, 10 * np.log10((reference**2).sum() / ((reference - found) ** 2).sum()), (reference.argmax(1) == found.argmax(1)).mean())
     assert artifact.path.stat().st_size <= most_bytes
     assert 10 * np.log10((reference**2).sum() / ((reference - found) ** 2).sum()) >= least_db
     assert (reference.argmax(1) == found.argmax(1)).mean() >= least_top1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import sys
 import warnings
 import zipfile
@@ -13,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from edgekit import plugins
 from edgekit import preprocess as images
 from edgekit.calibration import fitting
-from edgekit.errors import UsageError, close_match, require
+from edgekit.errors import UsageError, require
 from edgekit.preprocess import Preprocess
 from edgekit.tensors import Array, Signature
 
@@ -138,7 +138,7 @@ def _bound(name: str, size_bytes: int) -> None:
 
 
 def _function(reference: str, signature: Signature) -> Iterator[tuple[str, Mapping[str, Array]]]:
-    function = _find(reference)
+    function = plugins.function(reference)
     try:
         for number, item in enumerate(_talking(function)):
             yield f"{reference}[{number}]", _named(item, f"{reference}[{number}]", signature)
@@ -159,24 +159,6 @@ def _talking(function: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         if sample is end:
             return
         yield sample
-
-
-def _find(reference: str) -> Callable[[], Iterable[Any]]:
-    module_name, _, function_name = reference.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:
-        raise UsageError(f"{reference}: cannot import {module_name!r}: {error}", "run from the folder that holds it") from error
-    except (Exception, SystemExit) as error:  # the user's own code may raise anything
-        raise UsageError(f"{reference}: importing {module_name} failed: {type(error).__name__}: {error}", "import it alone to see where") from error
-    function = getattr(found, function_name, None)
-    if not callable(function):
-        public = [name for name in vars(found) if not name.startswith("_")]
-        raise UsageError(f"{reference}: {module_name} has no function {function_name!r}", close_match(function_name, public))
-    return function  # type: ignore[no-any-return]  # a user's attribute
 
 
 def _named(item: Any, name: str, signature: Signature) -> dict[str, Array]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from edgekit.errors import ConversionError, UsageError, close_match
+from edgekit import plugins
+from edgekit.errors import ConversionError
 from edgekit.formats import Model, Shapes, module
 
 
@@ -19,7 +17,7 @@ def open(reference: str, inputs: Shapes) -> Model:
     A `torch.nn.Module`, `(module, example inputs)`, or a Keras model. Raises `UsageError` when nothing of that name exists,
     `ConversionError` when the function fails or returns something else.
     """
-    function = load(reference)
+    function = plugins.function(reference)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for data; what a model's builder says is talk
             built = function()
@@ -32,29 +30,6 @@ def open(reference: str, inputs: Shapes) -> Model:
         raise ConversionError(f"{reference}: returned a {type(built).__name__}", hint)
     name = reference.rpartition(":")[2]
     return module(framework).from_module(built, examples, inputs, name)  # type: ignore[no-any-return]  # format modules are found by name
-
-
-def load(reference: str) -> Callable[[], Any]:
-    """The function that `package.module:function` names; the working directory is searched as well."""
-    module_name, _, function_name = reference.partition(":")
-    if not module_name or not function_name.isidentifier():
-        raise UsageError(f"{reference}: not of the form package.module:function")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            found = importlib.import_module(module_name)
-    except ImportError as error:
-        hint = f"run from the folder that holds {module_name.partition('.')[0]}"
-        raise UsageError(f"{reference}: cannot import {module_name}: {error}", hint) from error
-    except (Exception, SystemExit) as error:  # the user's own code may raise anything
-        raise UsageError(f"{reference}: importing {module_name} failed: {type(error).__name__}: {error}", "import it alone to see where") from error
-    function = getattr(found, function_name, None)
-    if not callable(function):
-        public = [name for name in vars(found) if not name.startswith("_")]
-        raise UsageError(f"{reference}: {module_name} has no function {function_name}", close_match(function_name, public))
-    return function  # type: ignore[no-any-return]  # a user's attribute
 
 
 def _framework(built: Any) -> str | None:
