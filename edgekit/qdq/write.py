@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from edgekit.errors import ConversionError
 from edgekit.qdq import layers, protos
 from edgekit.qdq.rounding import Weights
 from edgekit.quantize.grid import Affine, affine
@@ -53,7 +54,7 @@ class _Writer:
         nodes = [type(n).FromString(n.SerializeToString()) for n in graph.node]
         self._absorb(nodes)
         linear = {layer.weight: layer for layer in layers.find(self._weights.proto)}
-        for value in graph.input:
+        for value in (value for value in graph.input if value.name in self._seen):
             self._quantize(value.name, value.name, self._grid(value.name))
         for node in nodes:
             self._node(node, linear)
@@ -132,6 +133,8 @@ class _Writer:
     def _constant(self, name: str, value: Array) -> str:
         import numpy as np
 
+        if not np.isfinite(value).all():
+            raise ConversionError(f"{name}: the constant holds infinity or NaN, which no integer stands for", "use a large finite number")
         bits = self._policy.bits
         grid = affine(float(value.min()), float(value.max()), bits=bits, signed=False)
         stored = np.clip(np.rint(value / grid.scale) + grid.zero_point, grid.lowest, grid.highest).astype(f"uint{bits}")

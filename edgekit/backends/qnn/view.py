@@ -13,7 +13,10 @@ from edgekit.tensors import Array
 
 
 def graph(folder: Path) -> Graph:
-    """Operators, tensors and multiply-accumulates of `model.onnx` in an artifact folder."""
+    """Operators, tensors and multiply-accumulates of `model.onnx` in an artifact folder.
+
+    Operators are marked as confirmed: there is no artifact unless the simulator took and finalized every one of them.
+    """
     onnx = require("onnx", extra="onnx", purpose="reading an ONNX model")
     path = folder / "model.onnx"
     proto = onnx.shape_inference.infer_shapes(onnx.load(path))
@@ -46,7 +49,7 @@ def _operator(index: int, node: Any, place: dict[str, int], tensors: tuple[Graph
     inputs = tuple(place[name] if name else -1 for name in node.input)
     outputs = tuple(place[name] for name in node.output if name)
     macs = _macs(node, [tensors[i] for i in inputs if i >= 0], tensors[outputs[0]])
-    return Operator(index, node.op_type, version, node.name, inputs, outputs, macs=macs)
+    return Operator(index, node.op_type, version, node.name, inputs, outputs, {"confirmed": True}, macs)
 
 
 def _macs(node: Any, inputs: list[GraphTensor], output: GraphTensor) -> int:
