@@ -31,7 +31,7 @@ def open(job: Job) -> Runtime:
     check_options(job, ("stack_bytes",))
     stack_bytes = job.options.get("stack_bytes", str(build.STACK_BYTES))
     if not stack_bytes.isdecimal() or not _STACK_LIMITS[0] <= int(stack_bytes) <= _STACK_LIMITS[1] or int(stack_bytes) % 16:
-        raise RunnerError(f"option stack_bytes: {stack_bytes!r} is not a multiple of 16 from {_STACK_LIMITS[0]} to {_STACK_LIMITS[1]}", stage="prepare")
+        raise RunnerError(f"option stack_bytes: {stack_bytes!r} is not a multiple of 16 in {_STACK_LIMITS}", stage="prepare")
     try:
         build.compiler()
         emulator = process.emulator()

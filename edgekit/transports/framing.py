@@ -63,7 +63,8 @@ def decode(block: bytes) -> Frame | None:
     (crc,) = _CRC.unpack(body[-_CRC.size :])
     if zlib.crc32(body[: -_CRC.size]) != crc:
         return None
-    return Frame(*_HEAD.unpack_from(body), body[_HEAD.size : -_CRC.size])
+    sequence, kind = _HEAD.unpack_from(body)
+    return Frame(sequence, kind, body[_HEAD.size : -_CRC.size])
 
 
 class Receiver:

@@ -97,7 +97,7 @@ class SerialLink:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise failure(self._device, "hung", "the run did not end in time", "raise --timeout")
-            outputs, ticks = self._peer.run(hello, number, _inputs(job, folder, sample, tensors, states), left)
+            outputs, ticks = self._peer.run(hello, number, _inputs(folder, sample, tensors, states), left)
             by_name = {spec.name: data for spec, data in zip(tensors.outputs, outputs, strict=True)}
             states = {target: by_name[source] for source, target in job.state_from.items()}
             made.append(tuple(_write(part, f"outputs/{number}-{i}.raw", spec, by_name[spec.name]) for i, spec in enumerate(job.outputs)))
@@ -128,11 +128,11 @@ def _bytes(spec: TensorSpec) -> int:
 def _check(hello: Hello, tensors: _Tensors) -> None:
     wanted = tuple(map(_bytes, tensors.inputs)), tuple(map(_bytes, tensors.outputs))
     if (hello.inputs, hello.outputs) != wanted:
-        text = f"the firmware holds another model: inputs {hello.inputs} and outputs {hello.outputs} bytes, but this one has {wanted[0]} and {wanted[1]}"
+        text = f"the firmware holds another model: inputs {hello.inputs} and outputs {hello.outputs} bytes, this one {wanted[0]} and {wanted[1]}"
         raise RunnerError(text, "flash the firmware of this bundle", stage="model")
 
 
-def _inputs(job: Job, folder: Path, sample: tuple[TensorFile, ...], tensors: _Tensors, states: Mapping[str, bytes]) -> list[bytes]:
+def _inputs(folder: Path, sample: tuple[TensorFile, ...], tensors: _Tensors, states: Mapping[str, bytes]) -> list[bytes]:
     files = {file.name: file for file in sample}
     data = []
     for spec in tensors.inputs:

@@ -52,7 +52,7 @@ class Peer:
             raise failure(self._tty.device, "corrupt", "the answer to hello is malformed")
         _, session, interface, inputs, outputs = struct.unpack_from("<5I", answer)
         if interface != INTERFACE:
-            raise failure(self._tty.device, "unsupported", f"the firmware has interface {interface}, not {INTERFACE}", "flash firmware of this edgekit")
+            raise failure(self._tty.device, "unsupported", f"the firmware has interface {interface}, not {INTERFACE}", "flash it again")
         count = inputs + outputs
         if not (1 <= inputs <= _MAX_TENSORS and 1 <= outputs <= _MAX_TENSORS and len(answer) == 20 + 4 * count):
             raise failure(self._tty.device, "corrupt", f"the firmware says {inputs} inputs and {outputs} outputs in {len(answer)} bytes")
@@ -92,7 +92,7 @@ class Peer:
             answer = self._wait(request)
             if answer is not None:
                 return self._checked(answer)
-        raise failure(self._tty.device, "hung", f"no answer to request {kind} after {self._attempts} attempts", "is edgekit's firmware flashed and running?")
+        raise failure(self._tty.device, "hung", f"no answer to request {kind} after {self._attempts} attempts", "is the firmware running?")
 
     def _wait(self, request: Frame) -> Frame | None:
         deadline = time.monotonic() + self._answer_s

@@ -15,8 +15,9 @@ import numpy as np
 from edgekit import resources
 from edgekit.errors import ConversionError, EdgekitError, MissingPackageError
 from edgekit.tensors import DTYPES, TensorSpec
-from edgekit.virtual.cortex_m import elf
 from edgekit.virtual.cortex_m.boards import Board, Region
+from edgekit.virtual.cortex_m.elf import Sizes
+from edgekit.virtual.cortex_m.elf import sizes as elf_sizes
 
 INTERFACE = 1
 MODEL_FILE = "edgekit_model.json"
@@ -44,7 +45,7 @@ class Firmware:
     """A built firmware: the ELF file, what it takes, and the model in it."""
 
     elf: Path
-    sizes: elf.Sizes
+    sizes: Sizes
     model: Model
 
 
@@ -90,7 +91,7 @@ def build(artifact: Path, board: Board, scratch: Path, stack_bytes: int = STACK_
     out = scratch / "firmware.elf"
     includes = [f"-I{path}" for path in headers]
     _run([compiler(), *board.flags, "-mthumb", *_STRICT, *defines, *includes, *map(str, sources), *_LINK, *link, "-o", str(out)], board)
-    return Firmware(out, elf.sizes(out), model)
+    return Firmware(out, elf_sizes(out), model)
 
 
 def tensor_bytes(spec: TensorSpec) -> int:

@@ -78,7 +78,7 @@ class Running:
         magic, interface, inputs, outputs, ticks = _HELLO.unpack(self._take(_HELLO.size, "prepare"))
         wanted = (_MAGIC, INTERFACE, len(firmware.model.inputs), len(firmware.model.outputs))
         if (magic, interface, inputs, outputs) != wanted or not ticks:
-            text = f"the firmware says {inputs} inputs and {outputs} outputs (interface {interface}), but edgekit_model.json {wanted[2]} and {wanted[3]}"
+            text = f"the firmware says {inputs} inputs and {outputs} outputs, interface {interface}, but its description {wanted[2]} and {wanted[3]}"
             raise RunnerError(text, stage="model")
         self._head("prepare")
         return int(ticks)

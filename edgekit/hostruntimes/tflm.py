@@ -1,0 +1,101 @@
+"""TensorFlow Lite Micro on this machine: the interpreter of the package tflite-micro, with TFLM's reference kernels compiled for the host.
+
+It computes what the kernels compute, but nothing runs on a microcontroller: no instruction counts, no flash. Counter: `arena_bytes`, the
+arena that TFLM's allocator used here, where pointers have 64 bits; a 32-bit core needs less.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgekit.errors import EdgekitError, MissingPackageError, RunnerError, require
+from edgekit.formats import tflite_flatbuffer, tflite_reader
+from edgekit.graph import Graph
+from edgekit.hostruntimes import Executable, Runtime, check_options, match
+from edgekit.job import Delegation, Job
+from edgekit.tensors import Array, TensorSpec
+
+_TOTAL = re.compile(rb"Arena allocation total (\d+) bytes")
+
+
+def open(job: Job) -> Runtime:
+    """Import the interpreter. Raises `RunnerError`: stage `library` when absent, `prepare` for an accelerator or an option."""
+    try:
+        require("tflite_micro.python.tflite_micro.runtime", extra="mcu", purpose="running a model in TFLM")
+    except MissingPackageError as error:
+        raise RunnerError(error.message, error.hint, stage="library") from error
+    if job.accelerator != "cpu":
+        raise RunnerError(f"the runtime tflm has no accelerator {job.accelerator!r}: it runs on the host's cpu", stage="prepare")
+    check_options(job, ("arena_bytes",))
+    arena = job.options.get("arena_bytes", "")
+    if arena and not (arena.isdecimal() and 0 < int(arena) < 1 << 31):
+        raise RunnerError(f"option arena_bytes: {arena!r} is not a size", stage="prepare")
+    return Runtime(f"{metadata.version('tflite-micro')}, interpreter on the host", lambda artifact: _load(job, artifact, int(arena or 0) or None))
+
+
+def _load(job: Job, artifact: Path, arena_bytes: int | None) -> Executable:
+    runtime = require("tflite_micro.python.tflite_micro.runtime", extra="mcu", purpose="running a model in TFLM")
+    try:
+        file = tflite_reader.read(artifact)
+    except EdgekitError as error:
+        raise RunnerError(error.message, error.hint, stage="model") from error
+    try:
+        interpreter = runtime.Interpreter.from_file(str(artifact), arena_size=arena_bytes)
+    except (RuntimeError, ValueError) as error:
+        raise RunnerError(f"TFLM could not prepare the model: {error}", "no kernel, or too small an arena", stage="prepare") from error
+    wanted = tuple(x.spec for x in job.samples[0])
+    subgraph = tflite_flatbuffer.schema().Model.GetRootAs(artifact.read_bytes(), 0).Subgraphs(0)
+    known, tensors = _in_order(file.graph, subgraph.InputsAsNumpy().tolist(), file.entry.inputs)
+    inputs = match(job, "input", wanted, known, [[x.name for x in known], tensors])
+    made, tensors = _in_order(file.graph, subgraph.OutputsAsNumpy().tolist(), file.entry.outputs)
+    outputs = match(job, "output", job.outputs, made, [[x.name for x in made], tensors])
+    return _Loaded(interpreter, inputs, outputs)
+
+
+def _in_order(graph: Graph, order: Sequence[int], ports: Sequence[tflite_reader.Port]) -> tuple[list[TensorSpec], list[str]]:
+    """The signature's tensors and the tensors' own names in the order of the graph, which is all that TFLM knows."""
+    by_tensor = {port.tensor: port for port in ports}
+    specs = [TensorSpec(by_tensor[i].name, by_tensor[i].stored_shape, by_tensor[i].dtype) for i in order]
+    return specs, [graph.tensors[i].name for i in order]
+
+
+class _Loaded:
+    def __init__(self, interpreter: Any, inputs: list[int], outputs: list[int]) -> None:
+        self._interpreter, self._inputs, self._outputs = interpreter, inputs, outputs
+        self.invoke = interpreter.invoke
+
+    def set_inputs(self, arrays: Sequence[Array]) -> None:
+        for index, array in zip(self._inputs, arrays, strict=True):
+            self._interpreter.set_input(array, index)
+
+    def outputs(self) -> Sequence[Array]:
+        return [np.array(self._interpreter.get_output(index)) for index in self._outputs]
+
+    def delegation(self) -> Delegation | None:
+        return None
+
+    def counters(self) -> dict[str, int]:
+        found = _TOTAL.search(_said(self._interpreter.print_allocations))
+        return {"arena_bytes": int(found[1])} if found else {}
+
+
+def _said(call: Any) -> bytes:
+    """What native code writes to stderr during a call: it knows no other way to tell."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        try:
+            os.dup2(file.fileno(), 2)
+            call()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        file.seek(0)
+        return file.read()
