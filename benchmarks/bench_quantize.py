@@ -121,10 +121,10 @@ def stock(
             tool = quantizer.Quantizer(str(model.path), recipes[precision]())
             data = {next(iter(tflite_signatures(model))): [dict(sample) for sample in calibration]}
             tool.quantize(tool.calibrate(data) if tool.need_calibration else None).export_model(str(out), overwrite=True)
+        return out.stat().st_size, fidelity(out, held_out, expected)
     except Exception as error:  # whatever the tool raises is its own failure
         print(f"  stock {precision} failed: {error}")
         return None
-    return out.stat().st_size, fidelity(out, held_out, expected)
 
 
 def tflite_signatures(model: Model) -> dict[str, object]:

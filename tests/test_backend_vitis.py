@@ -21,6 +21,8 @@ from edgekit.transports import virtual
 from edgekit.virtual.dpu import reader
 from tests.dpu_models import Builder, by_onnxruntime
 
+pytestmark = pytest.mark.slow
+
 SHAPE = (1, 3, 16, 16)
 
 
