@@ -31,13 +31,13 @@ def small(layers: Any) -> tuple[Any, Any]:
 
 
 def depthwise(layers: Any) -> tuple[Any, Any]:
-    """MobileNet V1 at a quarter of its width on 96x96 gray pixels: 13 depthwise blocks."""
+    """MobileNet V1 at a quarter of its width on 96x96 gray pixels: 8 depthwise blocks, 18 convolutions."""
     import tensorflow as tf
 
     spread = tf.keras.initializers.RandomNormal(0, 0.5)
     given = layers.Input(batch_shape=(1, 96, 96, 1))
     x = layers.Conv2D(8, 3, 2, padding="same", activation="relu")(given)
-    for stride, channels in ((1, 16), (2, 32), (1, 32), (2, 64), (1, 64), (2, 128), *[(1, 128)] * 5, (2, 256), (1, 256)):
+    for stride, channels in ((1, 16), (2, 32), (1, 32), (2, 64), (1, 64), (2, 128), (1, 128), (2, 256)):
         x = layers.DepthwiseConv2D(3, stride, padding="same", activation="relu", depthwise_initializer=spread)(x)
         x = layers.Conv2D(channels, 1, activation="relu", kernel_initializer="he_normal")(x)
     return given, layers.Conv2D(16, 1)(layers.AveragePooling2D(3)(x))
