@@ -347,3 +347,21 @@ def test_a_damaged_file_is_refused(tmp_path, content):
 def test_whatever_the_stock_quantizer_raises_names_the_precision(precision):
     with pytest.raises(ConversionError, match=f"^{precision}: the quantizer refuses the model"):
         stock.quantize(b"no flatbuffer at all" * 8, Candidate(precision), stock.Policy())
+
+
+def test_a_relu_that_stands_alone_costs_no_bits(tmp_path):
+    random = np.random.default_rng(0)
+    weight, bias = floats(random, 8, 3, 3, 3), floats(random, 8) - 4
+    reached = []
+    for alone in (False, True):
+        b = Builder(("x", (1, 8, 8, 3)))
+        one = b.conv(0, "one", weight, bias, relu=not alone)
+        two = b.op("RELU", [one], "two", (1, 8, 8, 8)) if alone else one
+        (folder := tmp_path / str(alone)).mkdir()
+        model = b.write(folder, b.conv(two, "y", weight[:4].repeat(3, 3)[..., :8], bias[:4]))
+        fresh = samples(8, seed=5)
+        session = Interpreter(model.path.read_bytes(), model.signature)
+        wanted = np.concatenate([session.run(s)["y"] for s in fresh])
+        artifact = litert.prepare(model, context(folder, samples(16)))(Candidate("w8a8"))
+        reached.append(sqnr(wanted, np.concatenate([outputs(artifact, s)["y"] for s in fresh])))
+    assert reached[1] == pytest.approx(reached[0], abs=0.01)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgekit.backends import Context
-from edgekit.backends.litert import layers, running, signatures
+from edgekit.backends.litert import fuse, layers, running, signatures
 from edgekit.backends.litert.stock import Range, Ranges
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
@@ -94,9 +94,10 @@ def open_source(model: Model, context: Context) -> Source:
     given = model.path.read_bytes()
     parsed = flatbuffer.load(given, model.name)
     before = _names(parsed)
+    fused = fuse.fuse_activations(parsed)
     layers.separate_biases(parsed)
     signatures.rename_edges(parsed, model.signature)
-    as_given = before == _names(parsed)
+    as_given = before == _names(parsed) and not fused
     return Source(model, context, given if as_given else flatbuffer.dump(parsed), as_given)
 
 
