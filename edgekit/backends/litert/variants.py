@@ -56,7 +56,8 @@ def best(opened: Source, candidate: Candidate) -> Built:
     policy = stock.Policy((*_scopes(base, candidate.keep_float), *keep), _scopes(base, candidate.wide), opened.context.io)
     improved = rounded(base, candidate, policy)
     built = [_make(opened, base, improved, candidate, policy, ranges) for ranges in _ranges(base, candidate)]
-    ours = _with_wide_tail(opened, base, improved, candidate, policy, max(built, key=lambda one: one.sqnr_db))
+    improved, chosen = _or_nearest(opened, base, improved, candidate, policy, max(built, key=lambda one: one.sqnr_db))
+    ours = _with_wide_tail(opened, base, improved, candidate, policy, chosen)
     plain = _stock(opened, candidate, policy)
     if plain is not None and plain.sqnr_db > ours.sqnr_db and len(plain.content) <= len(ours.content):
         better = f"{plain.sqnr_db:.1f} dB against {ours.sqnr_db:.1f} dB on the calibration samples"
@@ -137,6 +138,17 @@ def _ranges(base: Source, candidate: Candidate) -> list[stock.Ranges | None]:
         return [None]
     methods = RANGES if bits == 8 and len(base.samples) >= ENOUGH else RANGES[:1]
     return [source.chosen_ranges(base, method, bits) for method in methods]
+
+
+def _or_nearest(
+    opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, built: Built
+) -> tuple[Improved, Built]:
+    """What was built, or the same rounded to nearest where that is better: rounding by data looks at weights, not at 8-bit activations."""
+    if candidate.precision != "w8a8" or candidate.rounding == "nearest":
+        return improved, built
+    plain = Improved(base.content, {}, (f"{candidate.rounding} rounding is not used: with 8-bit activations nearest did better here",))
+    nearest = _make(opened, base, plain, candidate, policy, built.ranges)
+    return (plain, nearest) if nearest.sqnr_db > built.sqnr_db else (improved, built)
 
 
 def _with_wide_tail(opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, built: Built) -> Built:
