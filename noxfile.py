@@ -21,6 +21,8 @@ SYSTEM_PACKAGES = {
     "qemu-aarch64-static": "qemu-user-static",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
     "gcc": "gcc",
+    "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+    "qemu-system-arm": "qemu-system-arm",
     "sshd": "openssh-server",
     "ssh": "openssh-client",
 }
@@ -29,7 +31,7 @@ SYSTEM_PACKAGES = {
 def install_system_packages(session: nox.Session) -> None:
     """Install the Debian packages whose programs are absent; say which are missing when this is not allowed here."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    missing = [package for program, package in SYSTEM_PACKAGES.items() if not shutil.which(program, path=path)]
+    missing = [name for program, names in SYSTEM_PACKAGES.items() if not shutil.which(program, path=path) for name in names.split()]
     if not missing:
         return
     prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
@@ -71,7 +73,7 @@ def tests(session: nox.Session) -> None:
     prepare_devices(session)
     session.run("edgekit", "tools", "install", "onnx2tf")
     session.run("python", "tests/zoo/fetch.py")
-    session.run("pytest", "-q", *(session.posargs or ["--durations=15"]))
+    session.run("pytest", "-q", "-n", "2", "--dist", "loadfile", *(session.posargs or ["--durations=15"]))
 
 
 def check(session: nox.Session) -> None:
