@@ -110,4 +110,6 @@ def _left(verdicts: list[Verdict]) -> str:
 
 
 def _device(manifest: Manifest) -> str:
-    return {"android": "adb: (a phone), or virtual:android-arm64", "linux": "ssh:USER@HOST"}.get(manifest.target.os, "local:")
+    target = manifest.target
+    simulated = {"onnxruntime-qnn": f"virtual:{target.name}", "dpu": "virtual:dpu"}.get(target.runtime.name)
+    return simulated or {"android": "adb: (a phone), or virtual:android-arm64", "linux": "ssh:USER@HOST"}.get(target.os, "local:")
