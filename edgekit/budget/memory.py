@@ -6,7 +6,7 @@ import msgspec
 
 from edgekit.graph import Graph, GraphTensor, Operator
 
-ITEM_BYTES = {"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "float16": 2, "int32": 4, "uint32": 4, "float32": 4, "int64": 8, "float64": 8}
+ITEM_BYTES = {"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "float16": 2, "int32": 4, "uint32": 4, "float32": 4, "int64": 8}
 ALIGNMENT_BYTES = 16
 """TFLM's allocator aligns every buffer so (`MicroArenaBufferAlignment`)."""
 
@@ -57,7 +57,7 @@ def size(tensor: GraphTensor) -> int:
 
 def _spans(graph: Graph, operators: list[Operator]) -> dict[int, tuple[int, int]]:
     """First and last operator (by place) at which each activation is alive; inputs from the start, outputs to the end."""
-    spans = {i: (0, 0) for i in graph.inputs}
+    spans = dict.fromkeys(graph.inputs, (0, 0))
     for place, operator in enumerate(operators):
         for i in (*operator.inputs, *operator.outputs):
             if i >= 0 and not graph.tensors[i].constant and graph.tensors[i].dtype in ITEM_BYTES:

@@ -62,7 +62,8 @@ class Summary(msgspec.Struct, frozen=True):
 def check(graph: Graph, target: Target) -> tuple[Verdict, ...]:
     """Verdicts for every delegate of `target`, the planned one first, operators in execution order.
 
-    Options of the profile: `kernels`, the table of what the runtime itself can run, where it is not the format's own; `nnapi_feature_level` (1 to 8) or `api_level`; `gpu_max_partitions` and `nnapi_max_partitions` over the delegate's own.
+    Options of the profile: `kernels`, the table of what the runtime itself can run, where it is not the format's own;
+    `nnapi_feature_level` (1 to 8) or `api_level`; `gpu_max_partitions` and `nnapi_max_partitions` over the delegate's own.
     """
     return tuple(verdict for delegate in target.delegates for verdict in judge(graph, delegate, target.options))
 
