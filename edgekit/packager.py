@@ -154,6 +154,9 @@ def _search(job: _Job, model: Model) -> tuple[Plan, list[_Built | None]]:
             found = _measure(job, build, candidate, expected)
             points.append(found.point if isinstance(found, _Built) else found)
             built.append(found if isinstance(found, _Built) else None)
+    if not points:
+        what = f"{job.source.name}: every precision of {job.target.name} has fixed ranges, which only data can give"
+        raise ConversionError(what, "give --calibration")
     if all(point.failed for point in points):
         raise ConversionError(f"{job.source.name}: {points[0].candidate.precision} could not be built: {points[0].failed}")
     return planner.choose(points, job.target.tolerance.quantization, options.prefer, skipped), built

@@ -18,6 +18,7 @@ BUILT_IN = {
     "edgekit.backends": {
         "litert": "edgekit.backends.litert",
         "litert_micro": "edgekit.backends.litert_micro",
+        "micro_c": "edgekit.backends.micro_c",
         "qnn": "edgekit.backends.qnn",
         "vitis": "edgekit.backends.vitis",
     },

@@ -34,15 +34,9 @@ def own_precision(model: Model) -> str | None:
 
 def emulate(artifact: Artifact) -> Session:
     """The artifact in TFLM's interpreter on this machine, from its initial state."""
-    from edgekit.formats import tflite, tflm
+    from edgekit.formats import tflm
 
-    if any(operator.type == "ethos-u" for operator in tflite.graph(artifact.path).operators):
-        return tflm.Interpreter(artifact.path.with_name(CPU_TWIN), artifact.signature)
     return tflm.Interpreter(artifact.path, artifact.signature)
-
-
-CPU_TWIN = "cpu-twin.tflite"
-"""The same integers without the NPU's command stream, which no interpreter here can run."""
 
 
 def graph(artifact: Artifact) -> Graph:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from edgekit import plugins
 from edgekit.backends import Artifact, Candidate, Context
-from edgekit.backends.litert_micro import code_size
-from edgekit.budget import Part, format_size, model_part
+from edgekit.budget import Part, format_size, model_part, tflm_kernels
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, tflite, tflm
 from edgekit.legalize import tflite_micro
@@ -40,7 +39,7 @@ def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artif
     said = f"arena {format_size(arena)} and a margin of {margin} bytes: measured by TFLM here, with 64-bit pointers; a 32-bit core needs less"
     parts = (
         model_part(made.path, f"model ({made.candidate.precision})"),
-        *code_size.kernels(graph, options.get("core", ""), context.target.delegates),
+        *tflm_kernels.kernels(graph, options.get("core", ""), context.target.delegates),
         Part(ARENA, "arena", -(-arena // 16) * 16, 0, "measured", "TFLM's interpreter here"),
         Part("arena margin", "arena", margin, 0, "estimated", "target profile"),
         Part("stack", "arena", stack, 0, "estimated", "target profile"),

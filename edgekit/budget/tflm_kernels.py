@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgekit.budget import Part
 from edgekit.budget.catalogue import Catalogue, load, part
+from edgekit.budget.parts import Part
 from edgekit.graph import Graph
 
 MEASURED_ON = "cortex-m4"
