@@ -42,7 +42,8 @@ class Unit(msgspec.Struct, frozen=True):
 class DeviceModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known of a kind of device before one is asked. `models` are patterns (`*` is any text) of the name such a device reports.
 
-    `memory_bytes` is the smallest variant sold. `address` is what to type for a virtual one.
+    `memory_bytes` is the smallest variant sold. `address` is what to type for a virtual one. A microcontroller has `flash_bytes` and
+    `sram_bytes`, the largest piece of SRAM that an arena can take as one.
     """
 
     name: str
@@ -54,6 +55,8 @@ class DeviceModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     soc: str = ""
     cores: int | None = None
     memory_bytes: int | None = None
+    flash_bytes: int | None = None
+    sram_bytes: int | None = None
     first_api_level: int | None = None
     accelerators: tuple[str, ...] = ()
     virtual: bool = False

@@ -85,10 +85,14 @@ def tiers(
 ) -> tuple[list[list[Candidate]], dict[str, str]]:
     """Candidates to build, tier by tier, and the precisions left out with the reason.
 
-    `precision` is one name or `auto`; `available` are the backend's precisions. Static integer activations need calibration data.
+    `precision` is one name or `auto`; `available` are the backend's precisions. Static integer activations need calibration data. Precisions in
+    the profile's option `on_request` are not for `auto`.
     """
     wanted = [precision] if precision != "auto" else [p for p in target.precisions if p in available]
-    skipped = {p: "needs --calibration data" for p in wanted if not calibrated and precision == "auto" and needs_calibration(p)}
+    reserved = [p for p in wanted if p in target.options.get("on_request", ()) and precision == "auto"]
+    wanted = [p for p in wanted if p not in reserved]
+    skipped = {p: f"only on request: --precision {p}" for p in reserved}
+    skipped |= {p: "needs --calibration data" for p in wanted if not calibrated and precision == "auto" and needs_calibration(p)}
     kept = [p for p in wanted if p not in skipped]
     known = [tier for tier in TIERS if any(p in tier for p in kept)]
     rows = [[Candidate(p, rounding) for p in kept if p in tier] for tier in known]

@@ -15,7 +15,13 @@ from edgekit.errors import PluginError, UsageError, close_match
 _HINT = "install it again, or uninstall it: edgekit works without"
 
 BUILT_IN = {
-    "edgekit.backends": {"vitis": "edgekit.backends.vitis", "litert": "edgekit.backends.litert", "qnn": "edgekit.backends.qnn"},
+    "edgekit.backends": {
+        "litert": "edgekit.backends.litert",
+        "litert_micro": "edgekit.backends.litert_micro",
+        "micro_c": "edgekit.backends.micro_c",
+        "qnn": "edgekit.backends.qnn",
+        "vitis": "edgekit.backends.vitis",
+    },
     "edgekit.transports": {
         "adb": "edgekit.transports.adb",
         "local": "edgekit.transports.local",

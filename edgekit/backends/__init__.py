@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from edgekit.budget import Part
 from edgekit.formats import Model, Session
 from edgekit.graph import Graph
 from edgekit.planner import Candidate
@@ -26,7 +27,8 @@ class Artifact:
     """What the device's runtime loads: `path` is the file or folder, `signature` has stored dtypes, scales and the source's names and order.
 
     `runtime_names` maps a source name to the name the runtime knows, where they differ. `notices` tell what was traded or found.
-    `sensitivity` lists (operator, dB lost, reason), worst first, where the backend measured it.
+    `sensitivity` lists (operator, dB lost, reason), worst first, where the backend measured it. `parts` is what the artifact takes where that
+    is not the size of its files: flash of a microcontroller, kernels of the runtime that it needs, memory at run time.
     """
 
     path: Path
@@ -36,6 +38,7 @@ class Artifact:
     runtime_names: dict[str, str] = dataclasses.field(default_factory=dict)
     notices: tuple[str, ...] = ()
     sensitivity: tuple[tuple[str, float, str], ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +67,8 @@ class Tap(msgspec.Struct, frozen=True):
 class Backend(Protocol):
     """One artifact family (a module can be one).
 
-    One that can show the inside of its artifacts also has `tapped(artifact, out) -> (Artifact, tuple[Tap, ...])`, for `edgekit drift`.
+    One that can show the inside of its artifacts also has `tapped(artifact, out) -> (Artifact, tuple[Tap, ...])`, for `edgekit drift`; one whose
+    artifacts become part of firmware has `sources(artifact, folder)`, which writes more files of the bundle's `trim/` folder.
     """
 
     name: str

@@ -27,10 +27,15 @@ CHUNK_BYTES = 1 << 20
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`max_total_bytes` bounds model, runtime and glue together, in bytes of `size_of`; `max_model_bytes` the artifact's file alone."""
+    """`max_total_bytes` bounds model, runtime and glue together, in bytes of `size_of`; `max_model_bytes` the artifact's file alone.
+
+    On a microcontroller `max_flash_bytes` bounds the same as `max_total_bytes`, installed, and `max_sram_bytes` all memory at run time.
+    """
 
     max_total_bytes: int | None = None
     max_model_bytes: int | None = None
+    max_flash_bytes: int | None = None
+    max_sram_bytes: int | None = None
     size_of: SizeOf = "installed"
 
 
@@ -48,15 +53,20 @@ class Usage(msgspec.Struct, frozen=True):
         """Bytes of model, runtime and glue."""
         return sum(part.bytes(size_of) for part in self.parts if part.category != "arena")
 
-    def kind(self) -> Kind:
-        """How sure the total is: the least sure of its parts."""
-        return max((part.kind for part in self.parts if part.category != "arena"), key=KINDS.index, default="measured")
+    @property
+    def sram_bytes(self) -> int:
+        """Memory at run time: arena, variables, stack."""
+        return sum(part.installed_bytes for part in self.parts if part.category == "arena")
+
+    def kind(self, *, arena: bool = False) -> Kind:
+        """How sure the total (or the memory at run time) is: the least sure of its parts."""
+        return max((part.kind for part in self.parts if (part.category == "arena") == arena), key=KINDS.index, default="measured")
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """A limit that broke: `what` is `total` or `model`; `kind` says how sure the used bytes are."""
+    """A limit that broke: `what` is `total`, `model`, `flash` or `sram`; `kind` says how sure the used bytes are."""
 
-    what: Literal["total", "model"]
+    what: Literal["total", "model", "flash", "sram"]
     used_bytes: int
     limit_bytes: int
     size_of: SizeOf
@@ -70,13 +80,20 @@ class Excess(msgspec.Struct, frozen=True):
     @property
     def message(self) -> str:
         """One sentence with both numbers."""
-        subject = "the model takes" if self.what == "model" else f"model, runtime and glue take ({self.size_of}, {self.kind})"
+        subject = {
+            "model": "the model takes",
+            "total": f"model, runtime and glue take ({self.size_of}, {self.kind})",
+            "flash": f"model, runtime and glue take of flash ({self.kind})",
+            "sram": f"arena, variables and stack take of SRAM ({self.kind})",
+        }[self.what]
         return f"{subject} {format_size(self.used_bytes)}, {format_size(self.over_bytes)} more than the limit of {format_size(self.limit_bytes)}"
 
     @property
     def needed(self) -> str:
         """The option that would let this plan pass."""
-        option = "--max-model-size" if self.what == "model" else "--max-size"
+        option = {"model": "--max-model-size", "total": "--max-size", "flash": "--max-flash", "sram": "--max-sram"}[self.what]
+        if self.what in ("flash", "sram"):
+            return f"{option} {-(-self.used_bytes // 10**3)}KB"
         return f"{option} {-(-self.used_bytes // 10**4) / 100:.2f}MB"
 
 
@@ -85,6 +102,8 @@ def check(found: Usage, limits: Limits) -> tuple[Excess, ...]:
     asked = (
         ("total", found.total_bytes(limits.size_of), limits.max_total_bytes, limits.size_of, found.kind()),
         ("model", found.model_bytes, limits.max_model_bytes, "installed", "measured"),
+        ("flash", found.total_bytes(), limits.max_flash_bytes, "installed", found.kind()),
+        ("sram", found.sram_bytes, limits.max_sram_bytes, "installed", found.kind(arena=True)),
     )
     return tuple(Excess(*row) for row in asked if row[2] is not None and row[1] > row[2])  # type: ignore[arg-type]  # the rows are Excess's own fields
 

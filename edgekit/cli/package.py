@@ -18,6 +18,9 @@ PRECISIONS = "auto, fp32, fp16, w8, w8-dynamic, w8a8, w8a16 (a target may have m
 @click.option("--target", "-t", required=True, metavar="T", help="Target profile ('edgekit targets'), or a ./profile.toml.")
 @click.option("--max-size", metavar="SIZE", help="Ceiling for model + runtime + generated code, e.g. 25MB (MB = 10^6, MiB = 2^20).")
 @click.option("--max-model-size", metavar="SIZE", help="Ceiling for the artifact alone.")
+@click.option("--board", metavar="B", help="Board of a microcontroller target: its flash and SRAM are the limits ('edgekit devices').")
+@click.option("--max-flash", metavar="SIZE", help="Ceiling for code and weights on a microcontroller, e.g. 512KB.")
+@click.option("--max-sram", metavar="SIZE", help="Ceiling for arena, variables and stack there, e.g. 128KB.")
 @click.option("--size-of", type=click.Choice(["installed", "download"]), default="installed", show_default=True, help="Which size the ceilings mean.")
 @click.option("--precision", "-p", default="auto", show_default=True, metavar="P", help=PRECISIONS + ".")
 @click.option(
@@ -59,8 +62,11 @@ def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...
         limits=Limits(
             max_total_bytes=parse_size(values["max_size"]) if values["max_size"] else None,
             max_model_bytes=parse_size(values["max_model_size"]) if values["max_model_size"] else None,
+            max_flash_bytes=parse_size(values["max_flash"]) if values["max_flash"] else None,
+            max_sram_bytes=parse_size(values["max_sram"]) if values["max_sram"] else None,
             size_of=values["size_of"],
         ),
+        board=values["board"] or "",
         calibration=values["calibration"],
         precision=values["precision"],
         rounding=values["rounding"],

@@ -89,6 +89,8 @@ def _usage(manifest: Manifest) -> Any:
     for part in manifest.usage.parts:
         table.add_row(part.name, size(part.installed_bytes), size(part.download_bytes), part.kind)
     table.add_row("total", *(size(manifest.usage.total_bytes(of)) for of in ("installed", "download")), "")
+    if manifest.usage.sram_bytes:
+        table.add_row("memory at run time", size(manifest.usage.sram_bytes), "", manifest.usage.kind(arena=True))
     return table
 
 
@@ -109,7 +111,14 @@ def _left(verdicts: list[Verdict]) -> str:
     return f"; not: {', '.join(f'{count} {kind}' for kind, count in sorted(left.items()))}" if left else ""
 
 
+def _core(manifest: Manifest) -> str:
+    core = manifest.target.options.get("core", "")
+    return f"virtual:{core}" if core in ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55") else "local:"
+
+
 def _device(manifest: Manifest) -> str:
     target = manifest.target
     simulated = {"onnxruntime-qnn": f"virtual:{target.name}", "dpu": "virtual:dpu"}.get(target.runtime.name)
-    return simulated or {"android": "adb: (a phone), or virtual:android-arm64", "linux": "ssh:USER@HOST"}.get(target.os, "local:")
+    if simulated or target.os == "none":
+        return simulated or _core(manifest)
+    return {"android": "adb: (a phone), or virtual:android-arm64", "linux": "ssh:USER@HOST"}.get(target.os, "local:")

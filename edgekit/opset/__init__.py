@@ -62,7 +62,8 @@ class Summary(msgspec.Struct, frozen=True):
 def check(graph: Graph, target: Target) -> tuple[Verdict, ...]:
     """Verdicts for every delegate of `target`, the planned one first, operators in execution order.
 
-    Options of the profile: `nnapi_feature_level` (1 to 8) or `api_level`; `gpu_max_partitions` and `nnapi_max_partitions` over the delegate's own.
+    Options of the profile: `kernels`, the table of what the runtime itself can run, where it is not the format's own;
+    `nnapi_feature_level` (1 to 8) or `api_level`; `gpu_max_partitions` and `nnapi_max_partitions` over the delegate's own.
     """
     return tuple(verdict for delegate in target.delegates for verdict in judge(graph, delegate, target.options))
 
@@ -71,7 +72,7 @@ def judge(graph: Graph, delegate: str, options: Mapping[str, Any] | None = None)
     """Verdicts of one delegate. Raises `UsageError` for a delegate that has no table."""
     options = options or {}
     found = table.load(delegate)
-    seen, refuse, missing = view.make(graph, found, _level(found, options)), _rules_of(delegate), _missing_kernels(graph)
+    seen, refuse, missing = view.make(graph, found, _level(found, options)), _rules_of(delegate), _missing_kernels(graph, options)
     refusals = {o.index: refuse(seen, o) for o in graph.operators}
     limit = int(options.get(f"{delegate}_max_partitions", found.max_partitions))
     taken = {index for index, reason in refusals.items() if reason is None}
@@ -103,9 +104,9 @@ def _verdict(operator: Operator, delegate: str, reason: str | None, missing: str
     return Verdict(operator.index, operator.type, operator.name, delegate, status, missing or reason or "", suggestion)
 
 
-def _missing_kernels(graph: Graph) -> dict[int, str]:
+def _missing_kernels(graph: Graph, options: Mapping[str, Any]) -> dict[int, str]:
     """Operators that the runtime itself has no kernel for, with the reason."""
-    kernels = KERNELS.get(graph.format)
+    kernels = options.get("kernels", KERNELS.get(graph.format))
     if kernels is None:
         return {}
     seen, refuse = view.make(graph, table.load(kernels)), _rules_of(kernels)

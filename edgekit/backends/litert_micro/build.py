@@ -1,0 +1,52 @@
+"""From a model to a fully integer `.tflite` with what it takes of flash and SRAM: the order of the steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from edgekit import plugins
+from edgekit.backends import Artifact, Candidate, Context
+from edgekit.budget import Part, format_size, model_part, tflm_kernels
+from edgekit.errors import ConversionError
+from edgekit.formats import Model, tflite, tflm
+from edgekit.legalize import tflite_micro
+
+ARENA = "arena"
+
+
+def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
+    """Prepare the float model for pools instead of means, and let the quantizer read it; an integer model keeps its integers."""
+    if model.path is None:
+        raise ConversionError(f"{model.name}: TensorFlow Lite Micro needs a .tflite file")
+    quantizer = plugins.load("edgekit.backends", context.target.options.get("quantizer", "litert"))
+    own, notices = quantizer.own_precision(model), tuple[str, ...]()
+    if own in ("w8", "w8-dynamic"):
+        tflite_micro.refuse(tflite.graph(model.path), model.name)
+    if own is None:
+        path, notices = tflite_micro.pool_means(model.path, context.workdir / "pooled.tflite")
+        model = dataclasses.replace(model, path=path)
+    build = quantizer.prepare(model, dataclasses.replace(context, io="int8"))
+    return lambda candidate: _finish(build(candidate), context, notices)
+
+
+def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artifact:
+    options = context.target.options
+    graph = tflite.graph(made.path)
+    tflite_micro.refuse(graph, made.path.name)
+    arena = tflm.Interpreter(made.path, made.signature).arena_bytes()
+    margin, stack = options.get("arena_margin_bytes", 0), options.get("stack_bytes", 0)
+    said = f"arena {format_size(arena)} and a margin of {margin} bytes: measured by TFLM here, with 64-bit pointers; a 32-bit core needs less"
+    parts = (
+        model_part(made.path, f"model ({made.candidate.precision})"),
+        *tflm_kernels.kernels(graph, options.get("core", ""), context.target.delegates),
+        Part(ARENA, "arena", -(-arena // 16) * 16, 0, "measured", "TFLM's interpreter here"),
+        Part("arena margin", "arena", margin, 0, "estimated", "target profile"),
+        Part("stack", "arena", stack, 0, "estimated", "target profile"),
+    )
+    return dataclasses.replace(made, parts=parts, notices=(*notices, *made.notices, said))
+
+
+def arena_bytes(parts: Sequence[Part]) -> int:
+    """The arena to declare: measured, with the margin."""
+    return sum(part.installed_bytes for part in parts if part.category == "arena" and part.name != "stack")

@@ -1,0 +1,88 @@
+"""From a model to a folder of C: integers from the quantizer, written as bakenn takes them, generated, wrapped, compared, weighed."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edgekit import plugins
+from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends.micro_c import host, tail, weigh
+from edgekit.errors import ConversionError, require
+from edgekit.formats import Model, tflite
+from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.legalize import tflite_bakenn, tflite_micro
+
+NAME = "net"
+PROOFS = 4
+"""Random inputs on which the C must equal the reference kernels to the byte, besides calibration samples."""
+
+
+def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
+    """Let the quantizer read the model once (means over the whole map as pools); the result generates C for one candidate a call."""
+    if model.path is None:
+        raise ConversionError(f"{model.name}: C is generated from a .tflite file")
+    quantizer = plugins.load("edgekit.backends", context.target.options.get("quantizer", "litert"))
+    own, notices = quantizer.own_precision(model), tuple[str, ...]()
+    if own in ("w8", "w8-dynamic"):
+        tflite_micro.refuse(tflite.graph(model.path), model.name)
+    if own is None:
+        path, notices = tflite_micro.pool_means(model.path, context.workdir / "pooled.tflite")
+        model = dataclasses.replace(model, path=path)
+    build = quantizer.prepare(model, dataclasses.replace(context, io="int8"))
+    return lambda candidate: _finish(build(candidate), context, notices)
+
+
+def integers(folder: Path) -> Path:
+    """The integer `.tflite` beside a generated folder: what the C computes."""
+    return folder.with_name(folder.name + ".tflite")
+
+
+def twin(folder: Path) -> Path:
+    """The same model beside a generated folder in plain C: CMSIS-NN's headers are for Arm compilers alone."""
+    return folder.with_name(folder.name + "-host")
+
+
+def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artifact:
+    graph = tflite.graph(made.path)
+    tflite_micro.refuse(graph, made.path.name)
+    signature = made.signature
+    if len(signature.inputs) != 1 or len(signature.outputs) != 1:
+        raise ConversionError(f"{made.path.name}: {len(signature.inputs)} inputs and {len(signature.outputs)} outputs; generated C takes one of each")
+    folder = made.path.with_name(made.path.stem + "-c")
+    folder.mkdir()
+    twin(folder).mkdir()
+    shutil.copyfile(made.path, integers(folder))
+    model = flatbuffer.load(made.path.read_bytes(), made.path.name)
+    ends = tflite_bakenn.prepare(model, made.path.name)
+    epilogue = tail.write(model, ends, made.path)
+    prepared = tflite_bakenn.write(model, made.path.with_name("prepared.tflite"))
+    for place, options in ((folder, context.target.options), (twin(folder), {})):
+        arena = generate(prepared, place, options)
+        tail.wrap(place, signature, arena, epilogue, cmsis_nn=(place / "third_party").is_dir())
+    artifact = dataclasses.replace(made, path=folder, format="micro-c")
+    proof = host.prove(dataclasses.replace(artifact, path=twin(folder)), made.path, context.calibration[:PROOFS], PROOFS)
+    parts, said = weigh.parts(artifact, made, graph, context.target)
+    return dataclasses.replace(artifact, parts=parts, notices=(*notices, *made.notices, proof, *said))
+
+
+def generate(prepared: Path, folder: Path, options: dict[str, Any]) -> int:
+    """Write bakenn's C into `folder`; the bytes of its arena. Raises `ConversionError` with bakenn's reason."""
+    bakenn = require("bakenn", extra="mcu", purpose="generating C")
+    cmsis_nn = bool(options.get("cmsis_nn", False))
+    target = bakenn.CORTEX_M4 if cmsis_nn else bakenn.CORTEX_M0PLUS if options.get("core") == "cortex-m0plus" else bakenn.PORTABLE_32
+    policy = bakenn.KernelPolicy.STATIC_PRIORITY if cmsis_nn else bakenn.KernelPolicy.PORTABLE
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            settings = bakenn.CBackendOptions(kernel_policy=policy, enable_cmsis_nn=cmsis_nn, target=target)
+            made = bakenn.compile_tflite(str(prepared), str(folder), name=NAME, backend_options=settings)
+    except bakenn.BakeNNError as error:
+        raise ConversionError(f"C cannot be generated: {error}", "package for the same core without -c: TFLM's interpreter runs it") from error
+    for report in folder.glob(f"bknn_{NAME}_m*"):  # the manifest and the memory report: their numbers go into the bundle's own
+        report.unlink()
+    return int(made.memory_report.arena_bytes)

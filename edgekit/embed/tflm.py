@@ -1,0 +1,171 @@
+"""Firmware sources around TensorFlow Lite Micro: the model as an aligned constant, a resolver of exactly its operators, build files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from edgekit.embed import c_text
+from edgekit.errors import ConversionError
+from edgekit.graph import Graph
+from edgekit.tensors import Signature
+
+IRREGULAR = {
+    "BATCH_MATMUL": "BatchMatMul",
+    "CUMSUM": "CumSum",
+    "PADV2": "PadV2",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": "UnidirectionalSequenceLSTM",
+    "CIRCULAR_BUFFER": "CircularBuffer",
+    "TFLite_Detection_PostProcess": "DetectionPostprocess",
+    "ethos-u": "EthosU",
+    "TFLM_DECODE": "Decode",
+    "SignalPCAN": "PCAN",
+}
+"""Methods of `MicroMutableOpResolver` that are not the operator's name in camel case (tflite-micro, `micro_mutable_op_resolver.h`)."""
+
+
+def registrations(graph: Graph) -> dict[str, str]:
+    """Operator -> the resolver's call that registers it, for every subgraph. Raises `ConversionError` for a custom operator TFLM lacks."""
+    return {operator.type: f"Add{_method(operator.type, custom=operator.custom)}()" for operator in sorted(graph.operators, key=lambda o: o.type)}
+
+
+def write(model: bytes, graph: Graph, signature: Signature, arena_bytes: int, folder: Path) -> None:
+    """Write a library for CMake, Zephyr, Arduino and ESP-IDF into `folder`; the file's bytes are aligned to 16 and stay in flash."""
+    source = folder / "src"
+    source.mkdir(exist_ok=True)
+    calls = registrations(graph)
+    (source / "edgekit_model.h").write_text(c_text.header(signature, arena_bytes), "utf-8")
+    (source / "edgekit_model.json").write_bytes(c_text.description(signature, arena_bytes))
+    (source / "edgekit_model_data.h").write_text(_DATA_HEADER.replace("@SIZE@", str(len(model))), "utf-8")
+    (source / "edgekit_model_data.c").write_text(_DATA.replace("@BYTES@", c_text.byte_rows(model)), "utf-8")
+    stateful = "1" if "VAR_HANDLE" in calls else "0"
+    body = _BODY.replace("@COUNT@", str(len(calls))).replace("@VARIABLES@", str(_variables(graph))).replace("@STATEFUL@", stateful)
+    add = "\n".join(f"  if (resolver.{call} != kTfLiteOk) return EDGEKIT_ERROR_RESOLVER;" for call in calls.values())
+    (source / "edgekit_model.cc").write_text(body.replace("@ADD@", add), "utf-8")
+    for name, text in _BUILD.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def _method(kind: str, *, custom: bool) -> str:
+    if kind in IRREGULAR:
+        return IRREGULAR[kind]
+    if custom:
+        if not re.fullmatch(r"Signal[A-Za-z]+", kind):
+            raise ConversionError(f"{kind} is a custom operator that TFLM cannot register", "replace this layer by built-in operators")
+        return kind.removeprefix("Signal")
+    return "".join(part if part[0].isdigit() else part.capitalize() for part in kind.split("_"))
+
+
+def _variables(graph: Graph) -> int:
+    names = {operator.attributes.get("shared_name", operator.name) for operator in graph.operators if operator.type == "VAR_HANDLE"}
+    return max(len(names), sum(o.type == "VAR_HANDLE" for o in graph.operators if not o.attributes.get("subgraph")))
+
+
+_DATA_HEADER = """#ifndef EDGEKIT_MODEL_DATA_H
+#define EDGEKIT_MODEL_DATA_H
+
+#define EDGEKIT_MODEL_DATA_BYTES @SIZE@u
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern const unsigned char edgekit_model_data[EDGEKIT_MODEL_DATA_BYTES];
+#ifdef __cplusplus
+}
+#endif
+#endif
+"""
+
+_DATA = """#include "edgekit_model_data.h"
+
+#include <stdalign.h>
+
+alignas(16) const unsigned char edgekit_model_data[EDGEKIT_MODEL_DATA_BYTES] = {
+@BYTES@
+};
+"""
+
+_BODY = """#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include "edgekit_model_data.h"
+#include "tensorflow/lite/micro/micro_allocator.h"
+#include "tensorflow/lite/micro/micro_interpreter.h"
+#include "tensorflow/lite/micro/micro_mutable_op_resolver.h"
+#include "tensorflow/lite/micro/micro_resource_variable.h"
+#include "tensorflow/lite/schema/schema_generated.h"
+
+extern "C" {
+#include "edgekit_model.h"
+}
+
+namespace {
+
+alignas(16) uint8_t arena[EDGEKIT_ARENA_BYTES];
+alignas(16) uint8_t place[sizeof(tflite::MicroInterpreter)];
+tflite::MicroMutableOpResolver<@COUNT@> resolver;
+tflite::MicroInterpreter *interpreter = nullptr;
+bool registered = false;
+
+int add_operators() {
+  if (registered) return 0;
+@ADD@
+  registered = true;
+  return 0;
+}
+
+}  // namespace
+
+extern "C" int edgekit_model_init(void) {
+  if (reinterpret_cast<uintptr_t>(edgekit_model_data) % 16 != 0) return EDGEKIT_ERROR_ALIGNMENT;
+  const tflite::Model *model = tflite::GetModel(edgekit_model_data);
+  if (model->version() != TFLITE_SCHEMA_VERSION) return EDGEKIT_ERROR_VERSION;
+  const int failed = add_operators();
+  if (failed != 0) return failed;
+  if (interpreter != nullptr) interpreter->~MicroInterpreter();
+  interpreter = nullptr;
+  tflite::MicroAllocator *allocator = tflite::MicroAllocator::Create(arena, sizeof(arena));
+  if (allocator == nullptr) return EDGEKIT_ERROR_ARENA;
+  tflite::MicroResourceVariables *variables = nullptr;
+  if (@STATEFUL@) variables = tflite::MicroResourceVariables::Create(allocator, @VARIABLES@);
+  interpreter = new (place) tflite::MicroInterpreter(model, resolver, allocator, variables);
+  if (interpreter->AllocateTensors() != kTfLiteOk) return EDGEKIT_ERROR_ARENA;
+  return 0;
+}
+
+extern "C" int edgekit_model_run(const void *const inputs[], void *const outputs[]) {
+  if (interpreter == nullptr) return EDGEKIT_ERROR_NOT_READY;
+  for (int i = 0; i < EDGEKIT_INPUTS; i++) std::memcpy(interpreter->input(i)->data.raw, inputs[i], interpreter->input(i)->bytes);
+  if (interpreter->Invoke() != kTfLiteOk) return EDGEKIT_ERROR_INVOKE;
+  for (int i = 0; i < EDGEKIT_OUTPUTS; i++) std::memcpy(outputs[i], interpreter->output(i)->data.raw, interpreter->output(i)->bytes);
+  return 0;
+}
+"""
+
+_BUILD = {
+    "CMakeLists.txt": """# A component of ESP-IDF, or a static library: TFLM_INCLUDE_DIRS says where TensorFlow Lite Micro is.
+if(DEFINED IDF_PATH OR DEFINED ENV{IDF_PATH})
+  idf_component_register(
+    SRCS src/edgekit_model.cc src/edgekit_model_data.c INCLUDE_DIRS src REQUIRES esp-tflite-micro)
+else()
+  cmake_minimum_required(VERSION 3.16)
+  project(edgekit_model C CXX)
+  add_library(edgekit_model STATIC src/edgekit_model.cc src/edgekit_model_data.c)
+  target_compile_features(edgekit_model PUBLIC c_std_11 cxx_std_17)
+  target_include_directories(edgekit_model PUBLIC src ${TFLM_INCLUDE_DIRS})
+endif()
+""",
+    "idf_component.yml": 'dependencies:\n  espressif/esp-tflite-micro: "*"\n',
+    "library.properties": (
+        "name=edgekit_model\nversion=1.0.0\nauthor=edgekit\nmaintainer=edgekit\nsentence=A model for TensorFlow Lite Micro\n"
+        "paragraph=\ncategory=Data Processing\nurl=\narchitectures=*\n"
+    ),
+    "zephyr/module.yml": "build:\n  cmake: zephyr\n",
+    "zephyr/CMakeLists.txt": (
+        "zephyr_library_named(edgekit_model)\n"
+        "zephyr_library_sources(../src/edgekit_model.cc ../src/edgekit_model_data.c)\nzephyr_include_directories(../src)\n"
+    ),
+}

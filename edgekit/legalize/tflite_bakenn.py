@@ -1,0 +1,95 @@
+"""Writing an int8 `.tflite` as bakenn's importer takes it, where that changes nothing of what is computed; refusing by operator where it would.
+
+The importer (bakenn 1.0) asks for operator versions of the int8 kernels, static shapes, options that other converters leave out, and bias scales
+that are exactly the product of the two before them. None of that is arithmetic.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError
+from edgekit.formats import tflite_flatbuffer as flatbuffer
+
+VERSIONS = {"CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "ADD": 2, "AVERAGE_POOL_2D": 2, "MAX_POOL_2D": 2, "RESHAPE": 1, "PAD": 2, "PADV2": 2}
+LAYERS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"})
+MOVES = frozenset({"SQUEEZE", "EXPAND_DIMS"})
+"""Operators that only change the shape: RESHAPE does the same."""
+TAILS = frozenset({"SOFTMAX", "LOGISTIC", "TANH", "HARD_SWISH", "ELU", "LEAKY_RELU", "RELU", "RELU6", "QUANTIZE"})
+"""Operators that are taken at the end of the graph, as a few lines of C behind the generated ones."""
+
+
+def prepare(model: Any, name: str) -> tuple[Any, ...]:
+    """Rewrite a parsed int8 model in place; the operators cut off its end, in order. Raises `ConversionError` by operator."""
+    if len(model.subgraphs) != 1:
+        raise ConversionError(f"{name}: it has {len(model.subgraphs)} graphs (state or control flow), and generated C takes one", _ELSE)
+    graph = model.subgraphs[0]
+    tail = _cut(model, graph)
+    for tensor in graph.tensors:
+        tensor.shapeSignature = None
+    for operator in graph.operators:
+        _rewrite(model, graph, operator, name)
+    model.signatureDefs, model.metadata = None, None
+    flatbuffer.merge_buffers(model, share=False)
+    return tail
+
+
+def write(model: Any, out: Path) -> Path:
+    """Write a prepared model, constants inside."""
+    return flatbuffer.write(out, flatbuffer.dump(model))
+
+
+_ELSE = "package for the same core without -c: TFLM's interpreter runs it"
+
+
+def _cut(model: Any, graph: Any) -> tuple[Any, ...]:
+    tail: list[Any] = []
+    while graph.operators and len(graph.outputs) == 1:
+        last = graph.operators[-1]
+        if flatbuffer.op_name(model, last) not in TAILS or int(last.outputs[0]) != int(graph.outputs[0]):
+            break
+        tail.insert(0, graph.operators.pop())
+        graph.outputs = [int(last.inputs[0])]
+    return tuple(tail)
+
+
+def _rewrite(model: Any, graph: Any, operator: Any, name: str) -> None:
+    kind, out = flatbuffer.op_name(model, operator), graph.tensors[int(operator.outputs[0])]
+    if kind not in VERSIONS and kind not in LAYERS and kind not in MOVES:
+        raise ConversionError(f"{name}: {kind} ({flatbuffer.text(out.name)}) cannot be generated as C", _ELSE)
+    for index in (int(operator.inputs[0]), int(operator.outputs[0])):
+        tensor = graph.tensors[index]
+        if tensor.type != flatbuffer.schema().TensorType.INT8:
+            dtype = flatbuffer.numpy_dtype(tensor.type)
+            raise ConversionError(f"{name}: {kind} ({flatbuffer.text(out.name)}) has a {dtype} activation, and generated C takes int8", _ELSE)
+    if kind in MOVES or kind == "RESHAPE":
+        _reshape(model, operator, out)
+        return
+    if kind in LAYERS:
+        _match_bias(graph, operator)
+    bias = len(operator.inputs) > 2 and int(operator.inputs[2]) >= 0
+    version = VERSIONS[kind] if kind != "FULLY_CONNECTED" else 4 if bias else 6
+    operator.opcodeIndex = flatbuffer.op_code(model, kind, version)
+
+
+def _reshape(model: Any, operator: Any, out: Any) -> None:
+    made = flatbuffer.schema()
+    options = made.ReshapeOptionsT()
+    options.newShape = [int(n) for n in out.shape]
+    operator.inputs = [int(operator.inputs[0])]
+    operator.opcodeIndex = flatbuffer.op_code(model, "RESHAPE", VERSIONS["RESHAPE"])
+    operator.builtinOptionsType, operator.builtinOptions = made.BuiltinOptions.ReshapeOptions, options
+
+
+def _match_bias(graph: Any, operator: Any) -> None:
+    """The bias scale that the kernels use anyway: input scale times weight scale."""
+    import numpy as np
+
+    if len(operator.inputs) < 3 or int(operator.inputs[2]) < 0:
+        return
+    source, weights, bias = (graph.tensors[int(i)] for i in operator.inputs[:3])
+    scales = np.float64(source.quantization.scale[0]) * np.asarray(weights.quantization.scale, np.float64)
+    bias.quantization = bias.quantization or flatbuffer.schema().QuantizationParametersT()
+    bias.quantization.scale = scales.astype(np.float32)
+    bias.quantization.zeroPoint, bias.quantization.quantizedDimension = np.zeros(len(scales), np.int64), 0

@@ -1,0 +1,95 @@
+"""What microcontroller runtimes ask of a `.tflite`: rewrites of the float model before it is quantized, and refusals by name after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError
+from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.graph import Graph, Operator
+
+LOOPS = frozenset({"WHILE", "IF"})
+FLOATS = frozenset({"float32", "float16", "float64"})
+EDGES = frozenset({"QUANTIZE", "DEQUANTIZE"})
+
+
+def pool_means(source: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
+    """Write means over height and width of a float model as AVERAGE_POOL_2D over the whole map (and RESHAPE), which is the same sum.
+
+    Quantized, the pool keeps its input's scale, and every runtime has it. The source itself when there is none; and the layers changed.
+    """
+    model = flatbuffer.load(source.read_bytes(), source.name)
+    graph, changed = model.subgraphs[0], []
+    for place, operator in reversed(list(enumerate(graph.operators))):
+        if flatbuffer.op_name(model, operator) == "MEAN" and _is_global(model, graph, operator):
+            graph.operators[place : place + 1] = _pool(model, graph, operator)
+            changed.append(flatbuffer.text(graph.tensors[int(operator.outputs[0])].name))
+    if not changed:
+        return source, ()
+    note = "a mean over height and width is an average pool over the whole map: the same sum"
+    return flatbuffer.write(out, flatbuffer.dump(model)), tuple(f"{name}: {note}" for name in reversed(changed))
+
+
+def refuse(graph: Graph, name: str) -> None:
+    """Refuse what no integer-only core runs: loops, weights of a dynamic-range model, float activations. Raises `ConversionError` by operator."""
+    loops = [o for o in graph.operators if o.type in LOOPS]
+    if loops:
+        hint = "unroll the recurrent layer (unroll=True in Keras), or make a streaming model that takes and gives its state"
+        raise ConversionError(f"{name}: {loops[0].type} ({loops[0].name}) is a loop, which stays in float and is not for microcontrollers", hint)
+    left = [(o, t) for o in graph.operators if o.type not in EDGES for t in _data(graph, o) if t.dtype in FLOATS]
+    if not left:
+        return
+    operator, tensor = left[0]
+    dynamic = [o for o, _ in left if any(graph.tensors[i].dtype == "int8" and graph.tensors[i].constant for i in o.inputs if i >= 0)]
+    if dynamic:
+        hint = "give the float model and --calibration, so that activations become integers too"
+        raise ConversionError(f"{name}: {dynamic[0].type} ({dynamic[0].name}) has int8 weights beside float activations (dynamic range)", hint)
+    kinds = ", ".join(sorted({o.type for o, _ in left}))
+    what = f"{name}: {operator.type} ({operator.name}) computes in {tensor.dtype}, and the artifact must be fully integer (float: {kinds})"
+    raise ConversionError(what, "give --calibration; or replace the layer by one with an integer form")
+
+
+def _data(graph: Graph, operator: Operator) -> list[Any]:
+    return [graph.tensors[i] for i in (*operator.inputs, *operator.outputs) if i >= 0]
+
+
+def _is_global(model: Any, graph: Any, operator: Any) -> bool:
+    source, axes = graph.tensors[int(operator.inputs[0])], flatbuffer.constant(model, graph.tensors[int(operator.inputs[1])])
+    if source.shape is None or len(source.shape) != 4 or axes is None or source.type != flatbuffer.schema().TensorType.FLOAT32:
+        return False
+    return {int(a) % 4 for a in axes.reshape(-1)} == {1, 2}
+
+
+def _pool(model: Any, graph: Any, operator: Any) -> list[Any]:
+    import numpy as np
+
+    made = flatbuffer.schema()
+    source, out = graph.tensors[int(operator.inputs[0])], graph.tensors[int(operator.outputs[0])]
+    pool, options = made.OperatorT(), made.Pool2DOptionsT()
+    options.filterHeight, options.filterWidth = (int(n) for n in source.shape[1:3])
+    options.strideH = options.strideW = 1
+    options.padding, options.fusedActivationFunction = made.Padding.VALID, made.ActivationFunctionType.NONE
+    pool.opcodeIndex, pool.inputs = flatbuffer.op_code(model, "AVERAGE_POOL_2D", 1), [int(operator.inputs[0])]
+    pool.builtinOptionsType, pool.builtinOptions = made.BuiltinOptions.Pool2DOptions, options
+    if len(out.shape) == 4:
+        pool.outputs = [int(operator.outputs[0])]
+        return [pool]
+    pooled, shape = made.TensorT(), np.asarray(out.shape, np.int32)
+    pooled.name, pooled.type, pooled.shape, pooled.buffer = flatbuffer.text(out.name).encode() + b"/pooled", out.type, [1, 1, 1, 1], 0
+    pooled.shape = [int(source.shape[0]), 1, 1, int(source.shape[3])]
+    constant = made.TensorT()
+    constant.name, constant.type, constant.shape = flatbuffer.text(out.name).encode() + b"/shape", made.TensorType.INT32, [len(shape)]
+    constant.buffer = flatbuffer.add_constant(model, shape)
+    graph.tensors += [pooled, constant]
+    pool.outputs = [len(graph.tensors) - 2]
+    return [pool, _reshape(model, len(graph.tensors) - 2, len(graph.tensors) - 1, int(operator.outputs[0]), shape)]
+
+
+def _reshape(model: Any, source: int, shape_at: int, out: int, shape: Any) -> Any:
+    made = flatbuffer.schema()
+    reshape, options = made.OperatorT(), made.ReshapeOptionsT()
+    options.newShape = [int(n) for n in shape]
+    reshape.opcodeIndex, reshape.inputs, reshape.outputs = flatbuffer.op_code(model, "RESHAPE", 1), [source, shape_at], [out]
+    reshape.builtinOptionsType, reshape.builtinOptions = made.BuiltinOptions.ReshapeOptions, options
+    return reshape

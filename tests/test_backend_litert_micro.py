@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgekit import bundle, packager
+from edgekit.backends.litert_micro import resolver
+from edgekit.budget import Limits, memory
+from edgekit.embed import tflm as firmware
+from edgekit.errors import ConversionError, UsageError
+from edgekit.formats import tflite, tflite_flatbuffer, tflm
+from tests import micro_nets
+
+pytest.importorskip("tflite_micro")
+TARGET = "mcu-cortex-m4"
+
+
+def package(model: Path, tmp_path: Path, **fields: object) -> packager.Outcome:
+    return packager.package(str(model), TARGET, packager.Options(out=tmp_path / "out", rebuild=True, **fields))  # type: ignore[arg-type]
+
+
+def test_an_integer_net_becomes_a_bundle_with_resolver_arena_and_aligned_array(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    outcome = package(micro_nets.classifier(tmp_path / "net.tflite"), tmp_path, board="nrf52840")
+    assert outcome.passed and outcome.bundle
+    parts = {part.name: part for part in outcome.manifest.usage.parts}
+    assert parts["arena"].kind == "measured" and parts["arena"].installed_bytes >= memory_need(tmp_path / "net.tflite")
+    with bundle.open(outcome.bundle) as opened:
+        code, data = (opened.read(f"trim/src/{name}").decode() for name in ("edgekit_model.cc", "edgekit_model_data.c"))
+    kinds = ("AddAveragePool2D", "AddConv2D", "AddDepthwiseConv2D", "AddFullyConnected", "AddReshape", "AddSoftmax")
+    assert "MicroMutableOpResolver<6>" in code and all(f"resolver.{kind}()" in code for kind in kinds)
+    assert "alignas(16) const unsigned char" in data and "% 16 != 0" in code, "aligned, and checked at run time"
+
+
+def memory_need(path: Path) -> int:
+    peak = memory.peak(tflite.graph(path))
+    assert peak is not None
+    return peak.live_bytes
+
+
+def test_the_peak_is_the_operator_with_most_bytes_alive(tmp_path: Path) -> None:
+    peak = memory.peak(tflite.graph(micro_nets.classifier(tmp_path / "net.tflite")))
+    # the depthwise layer reads and writes 8x8x8 bytes each
+    assert peak is not None and (peak.type, peak.live_bytes) == ("DEPTHWISE_CONV_2D", 2 * 512)
+
+
+def test_the_interpreter_equals_the_reference_kernels(tmp_path: Path) -> None:
+    path = micro_nets.classifier(tmp_path / "net.tflite")
+    signature = tflite.open(str(path), {}).signature
+    inputs = np.random.default_rng(0).integers(-128, 128, (8, 1, 8, 8, 3)).astype(np.int8)
+    wanted = micro_nets.reference(path, inputs)
+    assert len(np.unique(wanted)) > 8
+    session = tflm.Interpreter(path, signature)
+    np.testing.assert_array_equal([session.run({signature.inputs[0].name: x})[signature.outputs[0].name] for x in inputs], wanted)
+
+
+def test_too_small_an_arena_is_said_to_be_so(tmp_path: Path) -> None:
+    path = micro_nets.classifier(tmp_path / "net.tflite")
+    with pytest.raises(ConversionError, match="arena is too small"):
+        tflm.Interpreter(path, tflite.open(str(path), {}).signature, arena_bytes=1500)
+
+
+@pytest.mark.parametrize("limit", ["max_sram_bytes", "max_flash_bytes"])
+def test_a_limit_below_the_need_is_out_of_bounds_and_names_the_peak(tmp_path: Path, limit: str) -> None:
+    (tmp_path / "out").mkdir()
+    outcome = package(micro_nets.classifier(tmp_path / "net.tflite"), tmp_path, limits=Limits(**{limit: 3000}))  # type: ignore[arg-type]
+    assert not outcome.passed and not list((tmp_path / "out").iterdir())
+    (finding,) = (f for f in outcome.findings if f.code == "over-budget")
+    assert ("DEPTHWISE_CONV_2D" in finding.message) == (limit == "max_sram_bytes")
+    assert f"--{limit.removesuffix('_bytes').replace('_', '-')} " in (finding.hint or "")
+
+
+def test_a_dynamic_range_model_is_refused_by_operator(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match=r"FULLY_CONNECTED .* int8 weights beside float activations") as caught:
+        package(micro_nets.dynamic_range(tmp_path / "dyn.tflite"), tmp_path)
+    assert "--calibration" in (caught.value.hint or "")
+
+
+def test_an_unknown_board_or_one_of_another_core_is_refused(tmp_path: Path) -> None:
+    path = micro_nets.classifier(tmp_path / "net.tflite")
+    with pytest.raises(UsageError, match="no board") as caught:
+        package(path, tmp_path, board="nrf52804")
+    assert "nrf52840" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="is no board for mcu-cortex-m4"):
+        package(path, tmp_path, board="rp2040")
+
+
+def test_every_operator_of_the_file_is_registered_with_its_versions(tmp_path: Path) -> None:
+    graph = tflite.graph(micro_nets.classifier(tmp_path / "net.tflite", extra="LOGISTIC"))
+    found = resolver.needed(graph)
+    assert {row.type for row in found} == {operator.type for operator in graph.operators} == set(firmware.registrations(graph))
+    assert next(row for row in found if row.type == "CONV_2D").versions == (3,)
+
+
+def before_the_sigmoid(path: Path, out: Path) -> Path:
+    """The model up to its last FULLY_CONNECTED: the probability behind it is 0 for whatever is no wake word."""
+    model = tflite_flatbuffer.load(path.read_bytes())
+    graph = model.subgraphs[0]
+    last = next(op for op in reversed(graph.operators) if tflite_flatbuffer.op_name(model, op) == "FULLY_CONNECTED")
+    graph.outputs = [int(last.outputs[0])]
+    graph.operators = graph.operators[: graph.operators.index(last) + 1]
+    model.signatureDefs = None
+    return tflite_flatbuffer.write(out, tflite_flatbuffer.dump(model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wake-word-alexa", "wake-word-hey-jarvis"])
+def test_wake_words_equal_litert_over_50_steps_of_a_stream(tmp_path: Path, name: str) -> None:
+    fetch = pytest.importorskip("tests.zoo.fetch")
+    path = before_the_sigmoid(Path(fetch.path(name)), tmp_path / "logit.tflite")
+    model = tflite.open(str(path), {})
+    spec, out = model.signature.inputs[0], model.signature.outputs[0]
+    ours, theirs = tflm.Interpreter(path, model.signature), tflite.session(model, reference_kernels=True, keep_state=True)
+    rng, answers = np.random.default_rng(3), []
+    walk = np.clip(np.cumsum(rng.integers(-25, 26, (50, *spec.shape)), axis=0), -128, 127).astype(np.int8)
+    for step, x in enumerate(walk):
+        found, wanted = (session.run({spec.name: x})[out.name] for session in (ours, theirs))
+        np.testing.assert_array_equal(found, wanted, err_msg=f"step {step}")
+        answers.append(int(found.reshape(-1)[0]))
+    assert len(set(answers)) > 5, "outputs that hardly move prove nothing"
+    fresh = [int(tflm.Interpreter(path, model.signature).run({spec.name: x})[out.name].reshape(-1)[0]) for x in walk[-10:]]
+    assert fresh != answers[-10:], "the state counts"
+    assert {"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"} <= set(firmware.registrations(tflite.graph(path)))

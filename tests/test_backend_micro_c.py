@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgekit import packager
+from edgekit.backends.micro_c import softmax
+from edgekit.errors import ConversionError
+from tests import micro_nets
+
+pytest.importorskip("bakenn")
+pytest.importorskip("tflite_micro")
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))) and not os.environ.get("CI"), reason="no C compiler here")
+
+_ABSENT = [name for name in ("arm-none-eabi-gcc", "qemu-system-arm") if shutil.which(name) is None]
+needs_emulator = pytest.mark.skipif(bool(_ABSENT) and not os.environ.get("CI"), reason=f"not installed here: {', '.join(_ABSENT)}")
+
+
+def package(model: Path, tmp_path: Path, target: str = "mcu-cortex-m4-c") -> packager.Outcome:
+    (tmp_path / "out").mkdir(exist_ok=True)
+    return packager.package(str(model), target, packager.Options(out=tmp_path / "out", rebuild=True))
+
+
+@pytest.mark.parametrize(("scale", "beta"), [(0.08, 1.0), (0.5, 1.0), (0.003, 1.0), (0.1, 2.5)])
+def test_softmax_equals_the_reference_kernel(tmp_path: Path, scale: float, beta: float) -> None:
+    """The table and the C, as Python integers: every difference to the maximum, and random rows."""
+    depth = 37
+    path = micro_nets.softmax_alone(tmp_path / "s.tflite", scale, beta, depth)
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(-128, 128, (1, depth)).astype(np.int8) for _ in range(40)]
+    rows += [np.clip(np.arange(depth) * step + start, -128, 127).astype(np.int8)[None] for step in (1, 7) for start in (-128, 0, 90)]
+    compiled = compile_softmax(tmp_path, beta, scale, depth)
+    for row, wanted in zip(rows, micro_nets.reference(path, rows), strict=True):
+        np.testing.assert_array_equal(compiled(row), wanted)
+
+
+def compile_softmax(folder: Path, beta: float, scale: float, depth: int) -> Callable[[Any], Any]:
+    import ctypes
+    import subprocess
+
+    source = "#include <stdint.h>\n" + softmax.code(beta, scale, 0) + "void run(int8_t *x, int32_t n) { softmax_0(x, 1, n); }\n"
+    (folder / "s.c").write_text(source)
+    compiler = next(found for name in ("cc", "gcc", "clang") if (found := shutil.which(name)))
+    strict = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([compiler, *strict, str(folder / "s.c"), "-o", str(folder / "s.so")], check=True)
+    library = ctypes.CDLL(str(folder / "s.so"))
+
+    def run(row: Any) -> Any:
+        buffer = ctypes.create_string_buffer(row.tobytes(), row.size)
+        library.run(buffer, ctypes.c_int32(depth))
+        return np.frombuffer(buffer.raw, np.int8).reshape(row.shape)
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["mcu-cortex-m4-c", "mcu-cortex-m0plus-c"])
+def test_the_c_equals_the_reference_kernels_and_is_weighed_beside_tflm(tmp_path: Path, target: str) -> None:
+    """Old operator versions, no ReshapeOptions, a dense layer without bias, LOGISTIC and SOFTMAX at the end: all prepared."""
+    outcome = package(micro_nets.classifier(tmp_path / "net.tflite", versions=1, extra="LOGISTIC"), tmp_path, target)
+    assert outcome.passed
+    assert any("to the byte" in notice for notice in outcome.manifest.notices)
+    said = next(notice for notice in outcome.manifest.notices if "TFLM: flash" in notice)
+    assert "generated C needs less flash and SRAM" in said
+    assert all(part.kind == "measured" for part in outcome.manifest.usage.parts if part.category == "model") or _ABSENT
+
+
+def test_an_operator_that_cannot_be_generated_is_refused_by_name(tmp_path: Path) -> None:
+    from tests.tflite_build import Net
+
+    net = Net()
+    x, y, z = (net.tensor(name, (1, 4), "int8", scale=0.1) for name in "xyz")
+    net.add("ABS", [x], [y])
+    net.add("NEG", [y], [z])
+    (tmp_path / "net.tflite").write_bytes(net.pack([x], [z]))
+    with pytest.raises(ConversionError, match=r"ABS \(y\) cannot be generated as C"):
+        package(tmp_path / "net.tflite", tmp_path)
+
+
+def test_a_dynamic_range_model_is_refused_by_operator(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match=r"FULLY_CONNECTED .* int8 weights beside float activations"):
+        package(micro_nets.dynamic_range(tmp_path / "dyn.tflite"), tmp_path)
+
+
+@pytest.mark.slow
+@needs_emulator
+@pytest.mark.parametrize("core", ["cortex-m4", "cortex-m55"])
+def test_an_emulated_core_equals_the_host(tmp_path: Path, core: str) -> None:
+    from edgekit import device, tester
+
+    outcome = package(micro_nets.classifier(tmp_path / "net.tflite"), tmp_path, f"mcu-{core}-c")
+    assert outcome.bundle
+    report = tester.test(outcome.bundle, [device.parse(f"virtual:{core}")]).reports[0]
+    assert report.failure is None
+    against_host = [output for comparison in report.comparisons if comparison.against == "host" for output in comparison.outputs]
+    assert against_host and all(output.max_abs == 0 for output in against_host)
