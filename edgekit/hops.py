@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgekit import converters, formats, parity
 from edgekit.errors import ConversionError, EdgekitError
-from edgekit.formats import Model, Session
+from edgekit.formats import Model, Session, tflite
 from edgekit.parity import OutputParity
 from edgekit.target import Tolerance
 from edgekit.tensors import Array, Arrays, Signature, quantize
@@ -45,6 +45,13 @@ def run(session: Session, signature: Signature, samples: Sequence[Arrays]) -> li
     """Outputs of every sample in the session's stored types, for inputs in real values."""
     with translated("running the model here"):
         return [session.run({spec.name: quantize(sample[spec.name], spec) for spec in signature.inputs}) for sample in samples]
+
+
+def stream(source: Model) -> Session:
+    """The source ready to run from its initial state, which is carried from sample to sample as a device carries it."""
+    if getattr(source.handle, "keeps_state", False):
+        return tflite.session(source, keep_state=True)
+    return formats.session(source)
 
 
 @contextlib.contextmanager

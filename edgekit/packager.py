@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from edgekit import __version__, budget, bundle, device, fingerprint, formats, hops, opset, parity, planner, plugins, repeats, samples, versions
+from edgekit import __version__, budget, bundle, fingerprint, formats, hops, opset, parity, planner, plugins, repeats, samples, versions
 from edgekit import target as targets
 from edgekit.backends import Artifact, Backend, Context
-from edgekit.budget import Excess, Limits, Part, Usage, memory
+from edgekit.budget import Limits, Part, Usage, boards
 from edgekit.errors import ConversionError, UsageError, close_match
-from edgekit.formats import Model, Session, tflite
+from edgekit.formats import Model, Session
 from edgekit.graph import Graph
 from edgekit.manifest import ArtifactEntry, Golden, Manifest, Sensitivity, Source, golden_file
 from edgekit.parity import Finding, OutputParity
@@ -99,7 +99,7 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
     profile = targets.load(target_name)
     backend: Backend = plugins.load("edgekit.backends", profile.backend)
     target = _demanding(profile, backend, options.min_sqnr_db)
-    options = _on_board(options, target)
+    options = dataclasses.replace(options, limits=boards.within(options.limits, options.board, target))
     _check_precision(options.precision, target, backend)
     if not options.rebuild and (repeat := repeats.find(_key(reference, target, options))):
         return _repeat(repeat)
@@ -114,7 +114,7 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
             backend,
             options,
             source,
-            _session(source),
+            hops.stream(source),
             data,
             budget.runtime_parts(target, options.runtime_aar),
             Path(scratch),
@@ -142,7 +142,7 @@ def _search(job: _Job, model: Model) -> tuple[Plan, list[_Built | None]]:
     with hops.translated(f"preparing {model.name} for {job.target.backend}"):
         build = job.backend.prepare(model, Context(job.target, data.train or data.random, folder, options.io, job.progress))
     job.progress(0, 0, "running the float reference")
-    expected = hops.run(_session(job.source), job.source.signature, data.judged)
+    expected = hops.run(hops.stream(job.source), job.source.signature, data.judged)
     points: list[Point] = []
     built: list[_Built | None] = []
     for tier in tiers:
@@ -194,7 +194,7 @@ def _describe(job: _Job, best: _Built, plan: Plan, route: tuple[str, ...]) -> tu
     graph = job.backend.graph(artifact)
     name = job.options.name or source.name
     inputs, names, random = job.data.golden
-    reference = hops.run(_session(source), source.signature, inputs)
+    reference = hops.run(hops.stream(source), source.signature, inputs)
     unmoved = _unmoved(reference)
     files = _artifact_files(_main(name, artifact.path), artifact.path) | _golden_files(job, artifact, reference) | _trim_files(job, artifact)
     manifest = Manifest(
@@ -223,40 +223,11 @@ def _judge(job: _Job, best: _Built, plan: Plan, manifest: Manifest) -> tuple[Fin
     """What is out of bounds: limits on bytes, fidelity, operators that the runtime does not have."""
     findings = list(parity.judge(best.loss, job.target.tolerance.quantization.get(best.point.candidate.precision, Tolerance())))
     for excess in budget.check(manifest.usage, job.options.limits) if plan.chosen is None else ():
-        findings.append(_over(job, best, excess))
+        findings.append(boards.finding(excess, job.backend.graph(best.artifact), best.point.candidate.precision))
     for verdict in manifest.verdicts:
         if verdict.status == "unsupported" and verdict.delegate == job.target.delegates[0]:
             findings.append(Finding("error", "unsupported-operator", f"{verdict.type} ({verdict.name}): {verdict.reason}", verdict.suggestion))
     return tuple(findings)
-
-
-def _over(job: _Job, best: _Built, excess: Excess) -> Finding:
-    needed = f"the nearest plan is {best.point.candidate.precision}: {excess.needed}"
-    peak = memory.peak(job.backend.graph(best.artifact)) if excess.what == "sram" else None
-    if peak is None:
-        return Finding("error", "over-budget", excess.message, needed)
-    return Finding("error", "over-budget", f"{excess.message}; {peak.message}", f"{peak.suggestion}; {needed}")
-
-
-def _on_board(options: Options, target: Target) -> Options:
-    """The options with what the board holds as limits, where none are given. Raises `UsageError` for a board that is not one of the target's."""
-    if not options.board:
-        return options
-    known = device.models()
-    if options.board not in known:
-        raise UsageError(f"there is no board {options.board!r}", close_match(options.board, [m.name for m in known.values() if m.sram_bytes]))
-    board, limits = known[options.board], options.limits
-    if target.name not in board.targets or board.flash_bytes is None or board.sram_bytes is None:
-        raise UsageError(f"{board.name} is no board for {target.name}", f"its targets are {', '.join(board.targets)}")
-    flash, sram = limits.max_flash_bytes or board.flash_bytes, limits.max_sram_bytes or board.sram_bytes
-    return dataclasses.replace(options, limits=msgspec.structs.replace(limits, max_flash_bytes=flash, max_sram_bytes=sram))
-
-
-def _session(source: Model) -> Session:
-    """The float source ready to run from its initial state, which is carried from sample to sample as a device carries it."""
-    if getattr(source.handle, "keeps_state", False):
-        return tflite.session(source, keep_state=True)
-    return formats.session(source)
 
 
 def _accelerated(job: _Job, artifact: Artifact) -> float:
