@@ -14,10 +14,12 @@ from edgekit.target import Tolerance
 from edgekit.tensors import Array, Arrays, Signature, quantize
 
 Progress = Callable[[int, int, str], None]
+Runner = Callable[[Sequence[Arrays]], Sequence[Arrays]]
+"""Outputs of every sample, in real values."""
 
 
 def convert(
-    source: Model, reference: Session, accepts: Sequence[str], samples: Sequence[Arrays], tolerance: Tolerance, work: Path, progress: Progress
+    source: Model, reference: Runner, accepts: Sequence[str], samples: Sequence[Arrays], tolerance: Tolerance, work: Path, progress: Progress
 ) -> tuple[Model, tuple[str, ...]]:
     """The model in a format of `accepts`, and the names of the hops it took (none when it already is in one).
 
@@ -26,7 +28,7 @@ def convert(
     route = converters.route(source.format, accepts)
     if not route:
         return source, ()
-    expected = run(reference, source.signature, samples)
+    expected = reference(samples)
     model, names = source, []
     for number, converter in enumerate(route):
         name = f"{model.format} → {converter.RESULT}"
