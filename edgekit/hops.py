@@ -8,16 +8,18 @@ from pathlib import Path
 
 from edgekit import converters, formats, parity
 from edgekit.errors import ConversionError, EdgekitError
-from edgekit.formats import Model, Session, tflite
+from edgekit.formats import Model, Session
 from edgekit.parity import OutputParity
 from edgekit.target import Tolerance
 from edgekit.tensors import Array, Arrays, Signature, quantize
 
 Progress = Callable[[int, int, str], None]
+Runner = Callable[[Sequence[Arrays]], Sequence[Arrays]]
+"""Outputs of every sample, in real values."""
 
 
 def convert(
-    source: Model, reference: Session, accepts: Sequence[str], samples: Sequence[Arrays], tolerance: Tolerance, work: Path, progress: Progress
+    source: Model, reference: Runner, accepts: Sequence[str], samples: Sequence[Arrays], tolerance: Tolerance, work: Path, progress: Progress
 ) -> tuple[Model, tuple[str, ...]]:
     """The model in a format of `accepts`, and the names of the hops it took (none when it already is in one).
 
@@ -26,7 +28,7 @@ def convert(
     route = converters.route(source.format, accepts)
     if not route:
         return source, ()
-    expected = run(reference, source.signature, samples)
+    expected = reference(samples)
     model, names = source, []
     for number, converter in enumerate(route):
         name = f"{model.format} → {converter.RESULT}"
@@ -45,13 +47,6 @@ def run(session: Session, signature: Signature, samples: Sequence[Arrays]) -> li
     """Outputs of every sample in the session's stored types, for inputs in real values."""
     with translated("running the model here"):
         return [session.run({spec.name: quantize(sample[spec.name], spec) for spec in signature.inputs}) for sample in samples]
-
-
-def stream(source: Model) -> Session:
-    """The source ready to run from its initial state, which is carried from sample to sample as a device carries it."""
-    if getattr(source.handle, "keeps_state", False):
-        return tflite.session(source, keep_state=True)
-    return formats.session(source)
 
 
 @contextlib.contextmanager

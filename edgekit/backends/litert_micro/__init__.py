@@ -17,6 +17,7 @@ name = "litert_micro"
 accepts = ("tflite",)
 precisions = ("w8a16", "w8a8")
 QUANTIZER = "litert"
+carries_state = True
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:

@@ -17,6 +17,7 @@ name = "micro_c"
 accepts = ("tflite",)
 precisions = ("w8a8",)
 QUANTIZER = "litert"
+carries_state = True
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:

@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from edgekit import job as contract
-from edgekit.errors import RunnerError, UsageError
+from edgekit.errors import MissingPackageError, RunnerError, UsageError
 from edgekit.transports import Facts, local
+from edgekit.virtual.cortex_m import build, process
 from edgekit.virtual.cortex_m.boards import BOARDS
 
-NAMES = tuple(BOARDS)
 _ON_THE_CORE = "micro-c"
 _ON_THE_HOST = "tflm"
 
 
-def connect(address: str, options: Mapping[str, Any]) -> VirtualCore:
-    """The emulated core `address`, one of `NAMES`. Raises `UsageError` for an option: it has none."""
+def connect(name: str, options: Mapping[str, Any]) -> VirtualCore:
+    """The emulated core `name`. Raises `UsageError` for an option: it has none."""
     if options:
-        raise UsageError(f"virtual:{address} has no option {next(iter(options))!r}")
-    return VirtualCore(address)
+        raise UsageError(f"virtual:{name} has no option {next(iter(options))!r}")
+    return VirtualCore(name)
+
+
+def missing() -> tuple[str, ...]:
+    """What this machine lacks to build firmware and run it."""
+    return tuple(line for find in (build.compiler, process.emulator) for line in _lacks(find))
+
+
+def _lacks(find: Callable[[], str]) -> list[str]:
+    try:
+        find()
+    except MissingPackageError as error:
+        return [f"{error.message}: {error.hint}"]
+    return []
 
 
 class VirtualCore:

@@ -1,0 +1,93 @@
+"""Recipe 1: a trained model and a target become a verified bundle within its limits, or a report that says which limit broke."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from edgekit import budget, bundle, fingerprint, formats, hops, plugins, repeats, samples
+from edgekit import target as targets
+from edgekit.backends import Backend
+from edgekit.budget import boards
+from edgekit.errors import UsageError, close_match
+from edgekit.packager.candidates import search
+from edgekit.packager.contents import files, manifest
+from edgekit.packager.findings import judge
+from edgekit.packager.job import Job, Options, Outcome, Progress
+from edgekit.reference import Reference
+from edgekit.target import Target, Tolerance
+
+__all__ = ["Options", "Outcome", "package"]
+
+
+def package(reference: str, target_name: str, options: Options, progress: Progress = lambda done, of, what: None) -> Outcome:
+    """Convert, quantize, check, budget, verify and bundle a model for a target.
+
+    Raises `UsageError` for bad options or data, `ConversionError` when the model cannot become an artifact, `MissingPackageError` when a
+    toolchain is absent. A limit or tolerance that cannot be met is an outcome, not an error.
+    """
+    profile = targets.load(target_name)
+    backend: Backend = plugins.load("edgekit.backends", profile.backend)
+    target = _demanding(profile, backend, options.min_sqnr_db)
+    options = dataclasses.replace(options, limits=boards.within(options.limits, options.board, target))
+    _check_precision(options.precision, target, backend)
+    if not options.rebuild and (repeat := repeats.find(_key(reference, target, options))):
+        return _repeat(repeat)
+    progress(0, 0, "opening the model")
+    with fingerprint.recording(*filter(None, (reference, options.calibration))):
+        source = formats.open(reference, options.inputs)
+        place = _place(options, options.name or source.name, target)
+        data = samples.load(options.calibration, source.signature, options.preprocess)
+    with tempfile.TemporaryDirectory(prefix="edgekit-package-") as scratch:
+        runtime = budget.runtime_parts(target, options.runtime_aar)
+        reference_run = Reference(source, stream=getattr(backend, "carries_state", False))
+        job = Job(target, backend, options, reference_run, data, runtime, Path(scratch), progress)
+        model, route = hops.convert(source, job.reference.run, backend.accepts, data.hop, target.tolerance.conversion, job.work, progress)
+        plan, best = search(job, model)
+        made = manifest(job, best, plan, route)
+        findings = judge(job, best, made)
+        if any(finding.severity == "error" for finding in findings):
+            return Outcome(None, made, findings)
+        bundle.write(place, made, files(job, best.artifact))
+    repeats.remember(_key(reference, target, options), place)
+    return Outcome(place, made, findings)
+
+
+def _demanding(target: Target, backend: Backend, min_sqnr_db: float | None) -> Target:
+    """The profile with what the user demands of every precision instead of its own: devices are then held to the same."""
+    if min_sqnr_db is None:
+        return target
+    demanded = {precision: Tolerance(min_sqnr_db=min_sqnr_db) for precision in backend.precisions}
+    return msgspec.structs.replace(target, tolerance=msgspec.structs.replace(target.tolerance, quantization=demanded))
+
+
+def _check_precision(precision: str, target: Target, backend: Backend) -> None:
+    if precision == "auto":
+        return
+    if precision not in backend.precisions or precision not in target.precisions:
+        known = [p for p in target.precisions if p in backend.precisions]
+        raise UsageError(f"{target.name} has no precision {precision!r}", close_match(precision, [*known, "auto"]))
+
+
+def _place(options: Options, name: str, target: Target) -> Path:
+    """Where the bundle goes. Raises `UsageError` early, before the work, when nothing can be written there."""
+    if "/" in name or "\\" in name or "\0" in name:
+        raise UsageError(f"the bundle's name {name!r} holds a character that file names cannot", "choose another with --name; --out says where")
+    out = options.out
+    path = out if out.suffix == bundle.SUFFIX else out / f"{name}-{target.name}{bundle.SUFFIX}"
+    bundle.check_writable(path)
+    return path
+
+
+def _key(reference: str, target: Target, options: Options) -> str | None:
+    settings = dataclasses.asdict(dataclasses.replace(options, rebuild=False, out=Path()))
+    aar = fingerprint.of_path(options.runtime_aar) if options.runtime_aar else ""
+    return repeats.key(reference, options.calibration, target, repr(settings), aar, str(options.out.resolve()))
+
+
+def _repeat(path: Path) -> Outcome:
+    with bundle.open(path) as opened:
+        return Outcome(path, opened.manifest, unchanged=True)

@@ -1,0 +1,91 @@
+"""Build the candidates of a plan, run each here, and weigh it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from edgekit import budget, hops, opset, parity, planner
+from edgekit.backends import Artifact, Context
+from edgekit.errors import ConversionError
+from edgekit.formats import Model
+from edgekit.packager.job import Built, Job
+from edgekit.parity import OutputParity
+from edgekit.planner import Candidate, Plan, Point
+from edgekit.tensors import Arrays
+
+
+def search(job: Job, model: Model) -> tuple[Plan, Built]:
+    """Build tiers of candidates, most faithful first, until the plan is settled: the plan and its choice, the smallest where nothing fits.
+
+    Raises `ConversionError` when none can be built.
+    """
+    options, data = job.options, job.data
+    own = job.backend.own_precision(model) if options.precision == "auto" else None
+    tiers, skipped = planner.tiers(job.target, job.backend.precisions, own or options.precision, options.rounding, calibrated=bool(data.train))
+    folder = job.work / "build"
+    folder.mkdir()
+    with hops.translated(f"preparing {model.name} for {job.target.backend}"):
+        build = job.backend.prepare(model, Context(job.target, data.train or data.random, folder, options.io, job.progress))
+    job.progress(0, 0, "running the float reference")
+    expected = job.reference.run(data.judged)
+    points: list[Point] = []
+    built: list[Built | None] = []
+    for tier in tiers:
+        if planner.settled(points, options.prefer):
+            skipped |= {candidate.precision: "not built: a more faithful one fits" for candidate in tier}
+            continue
+        for candidate in tier:
+            job.progress(len(points), sum(map(len, tiers)), f"building {candidate.precision}")
+            found = _measure(job, build, candidate, expected)
+            points.append(found.point if isinstance(found, Built) else found)
+            built.append(found if isinstance(found, Built) else None)
+    if not points:
+        what = f"{job.source.name}: every precision of {job.target.name} has fixed ranges, which only data can give"
+        raise ConversionError(what, "give --calibration")
+    if all(point.failed for point in points):
+        raise ConversionError(f"{job.source.name}: {points[0].candidate.precision} could not be built: {points[0].failed}")
+    plan = planner.choose(points, job.target.tolerance.quantization, options.prefer, skipped)
+    best = built[plan.chosen] if plan.chosen is not None else min((b for b in built if b), key=lambda b: b.point.total_bytes)
+    assert best is not None
+    return plan, best
+
+
+def _measure(job: Job, build: Callable[[Candidate], Artifact], candidate: Candidate, expected: Sequence[Arrays]) -> Built | Point:
+    """Build a candidate, run it here on the judged samples, and weigh it; a bare point when it cannot be built and others might."""
+    try:
+        with hops.translated(f"building {candidate.precision}"):
+            artifact = build(candidate)
+    except ConversionError as error:
+        if job.options.precision != "auto":
+            raise
+        return Point(candidate, failed=error.message)
+    found = hops.run(job.backend.emulate(artifact), artifact.signature, job.data.judged)
+    loss = parity.compare_all(expected, found, reference_specs=job.source.signature.outputs, other_specs=artifact.signature.outputs)
+    usage = budget.usage(artifact.path, job.runtime, name=f"model ({artifact.candidate.precision})", parts=artifact.parts)
+    limits = job.options.limits
+    point = Point(
+        artifact.candidate,
+        usage.model_bytes,
+        usage.total_bytes(limits.size_of),
+        _fidelity_db(loss),
+        min((output.top1 for output in loss if output.top1 is not None), default=None),
+        _accelerated(job, artifact),
+        excess=tuple(f"{excess.what} is {excess.over_bytes / 1e6:.2f} MB over" for excess in budget.check(usage, limits)),
+    )
+    return Built(artifact, point, usage, loss)
+
+
+def _accelerated(job: Job, artifact: Artifact) -> float:
+    """Share of the artifact's MACs that the planned delegate takes."""
+    if not job.target.delegates:
+        return 1.0
+    graph = job.backend.graph(artifact)
+    verdicts = opset.judge(graph, job.target.delegates[0], job.target.options)
+    return opset.summary(graph, verdicts)[0].macs_share
+
+
+def _fidelity_db(loss: Sequence[OutputParity]) -> float | None:
+    """SQNR of the worst output; 0 when one is broken, None when all are exact."""
+    if any(output.mismatch or output.non_finite for output in loss):
+        return 0.0
+    return min((output.sqnr_db for output in loss if output.sqnr_db is not None), default=None)
