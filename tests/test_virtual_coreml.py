@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from edgekit import formats
 from edgekit.errors import BundleError, ConversionError, EdgekitError, RunnerError, UsageError
 from edgekit.formats import mlprogram
-from edgekit.virtual.coreml import hazards, package, packed, wire
+from edgekit.virtual.coreml import packed, wire
 from tests import coreml_packages as packages
 
 torch = pytest.importorskip("torch")
@@ -231,59 +231,6 @@ def test_sub_byte_integers_unpack_from_the_low_bit() -> None:
     np.testing.assert_array_equal(packed.unpack(bytes([0x8F]), "int4", (2,)), [-1, -8])
     with pytest.raises(BundleError):
         packed.unpack(b"\0", "uint3", (3,))
-
-
-# --- taps and hazards
-
-
-def chain(folder: Path, dtype: str) -> package.Package:
-    """exp, a sum over 3 values, log: the sum of exponentials leaves the half range from about 10 on."""
-    named, op = packages.named, packages.operation
-    steps = [
-        op("exp", "grow", {"x": "x"}, [named("e", dtype, (3,))]),
-        op(
-            "reduce_sum",
-            "total",
-            {"x": "e", "axes": packages.literal(np.array([0], np.int32)), "keep_dims": packages.literal(np.bool_(False))},
-            [named("s", dtype, ())],
-        ),
-        op("log", "back", {"x": "s"}, [named("y", dtype, ())]),
-    ]
-    return package.read(packages.write(folder, packages.model({"x": (dtype, (3,))}, {"y": dtype}, packages.block(steps, ["y"]))))
-
-
-def test_overflow_and_underflow_are_named_by_operator(tmp_path: Path) -> None:
-    for dtype in ("float16", "float32"):
-        found = hazards.hazards(
-            chain(tmp_path / f"{dtype}.mlpackage", dtype), [{"x": np.array([12, 0, -12], np.float32)}, {"x": np.array([1, 0, 1], np.float32)}]
-        )
-        by = {(h.kind, h.layer): h for h in found}
-        assert by["overflow", "grow"].value == pytest.approx(np.exp(12), rel=1e-5)
-        assert (by["overflow", "grow"].count, by["overflow", "grow"].total) == (1, 6)
-        assert by["underflow", "grow"].value == pytest.approx(np.exp(-12), rel=1e-5)
-        assert (("infinity", "back") in by) == (dtype == "float16")
-        assert (("overflow", "total") in by) == (dtype == "float32")
-        assert "above 65504" in by["overflow", "grow"].text
-    assert hazards.hazards(chain(tmp_path / "calm.mlpackage", "float16"), [{"x": np.array([1, 0, 2], np.float32)}]) == ()
-
-
-def test_infinite_masks_and_shapes_are_named(tmp_path: Path) -> None:
-    named, op = packages.named, packages.operation
-    mask = np.array([0, -np.inf], np.float32)
-    steps = [
-        op("const", "mask", {}, [named("mask", "float32", (2,))], {"val": packages.literal(mask)}),
-        op("add", "masked", {"x": "x", "y": "mask"}, [named("m", "float32", (1, 1, 1, 1, 1, 2))]),
-        op(
-            "tile",
-            "wide",
-            {"x": "m", "reps": packages.literal(np.array([1, 1, 1, 1, 1, 9000], np.int32))},
-            [named("y", "float32", (1, 1, 1, 1, 1, 18000))],
-        ),
-    ]
-    data = packages.model({"x": ("float32", (1, 1, 1, 1, 1, 2))}, {"y": "float32"}, packages.block(steps, ["y"]))
-    found = hazards.hazards(package.read(packages.write(tmp_path / "m.mlpackage", data)), [{"x": np.zeros((1, 1, 1, 1, 1, 2), np.float32)}])
-    kinds = {(h.kind, h.layer) for h in found}
-    assert {("infinite constant", "mask"), ("infinity", "masked"), ("rank", "masked"), ("dimension", "wide")} <= kinds
 
 
 def test_reading_and_running_import_no_coremltools(tmp_path: Path) -> None:

@@ -46,17 +46,17 @@ def _block(plan: Plan, values: dict[str, Any], states: dict[str, Any], tap: Tap 
 
 def _results(step: Step, values: dict[str, Any], states: dict[str, Any], tap: Tap | None) -> tuple[Any, ...]:
     operation = step.operation
+    if operation.type == "read_state":
+        return (states[_state_name(step)],)
     try:
-        arguments = step.constants | {name: _bound(name, items, values) for name, items in step.variables.items()}
+        arguments = step.constants | {name: _bound(name, items, values) for name, items in step.variables.items() if items[0] not in states}
+        if operation.type == "write_state":
+            states[_state_name(step)] = arguments["data"]
+            return ()
         if operation.type == "cond":
             return tuple(_block(step.blocks[0 if bool(arguments["pred"]) else 1], dict(values), states, tap))
         if operation.type == "while_loop":
             return _loop(step, tuple(arguments["loop_vars"]), values, states, tap)
-        if operation.type == "read_state":
-            return (states[_state_name(step)],)
-        if operation.type == "write_state":
-            states[_state_name(step)] = arguments["data"]
-            return ()
         results = step.kernel(**arguments)
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
         raise RunnerError(f"operator {operation.type} (layer {operation.name}) failed: {error}", stage="invoke") from error

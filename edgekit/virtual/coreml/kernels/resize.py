@@ -40,10 +40,14 @@ def linear_along(x: Tensor, axis: int, points: Tensor) -> Tensor:
 
 
 def nearest_along(x: Tensor, axis: int, out: int, sampling_mode: str) -> Tensor:
-    """X sampled along an axis at the nearest position; `DEFAULT` rounds down, the centered modes round half up."""
+    """X sampled along an axis at the nearest position.
+
+    `DEFAULT` takes the input pixel that holds the output pixel's center. So does TensorFlow, whose operator coremltools maps here, and it gives
+    the result in Apple's test of the operator; the reference does not say. The other modes round their grid half up.
+    """
     size = x.shape[axis]
     if sampling_mode == "DEFAULT":
-        return x.index_select(axis, torch.arange(out) * size // out)
+        return x.index_select(axis, (2 * torch.arange(out) + 1) * size // (2 * out))
     return x.index_select(axis, (grid(size, out, sampling_mode) + 0.5).floor().long().clamp(0, size - 1))
 
 
@@ -53,7 +57,7 @@ def resize_bilinear(x: Tensor, target_size_height: Any = 1, target_size_width: A
 
 
 def resize_nearest_neighbor(x: Tensor, target_size_height: Any, target_size_width: Any) -> Tensor:
-    """Nearest to a size: input row = floor(output row * input rows / output rows)."""
+    """Nearest to a size, by pixel centers: input row = floor((output row + 0.5) * input rows / output rows)."""
     return nearest_along(nearest_along(x, x.dim() - 2, integer(target_size_height), "DEFAULT"), x.dim() - 1, integer(target_size_width), "DEFAULT")
 
 
@@ -68,9 +72,10 @@ def upsample_bilinear(
 
 
 def upsample_nearest_neighbor(x: Tensor, scale_factor_height: Any = 1, scale_factor_width: Any = 1) -> Tensor:
-    """Nearest by factors."""
-    height, width = _scaled(x, scale_factor_height, scale_factor_width)
-    return resize_nearest_neighbor(x, height, width)
+    """Nearest by factors, by pixel corners: input row = floor(output row * input rows / output rows)."""
+    for axis, out in zip((x.dim() - 2, x.dim() - 1), _scaled(x, scale_factor_height, scale_factor_width), strict=True):
+        x = x.index_select(axis, torch.arange(out) * x.shape[axis] // out)
+    return x
 
 
 def resize(x: Tensor, shape: Any, resized_dims: Any, interpolation_mode: str = "LINEAR", sampling_mode: str = "DEFAULT") -> Tensor:
