@@ -10,7 +10,7 @@ import msgspec
 
 from edgekit import __version__, runtimes, tools, versions
 from edgekit.errors import EdgekitError
-from edgekit.virtual import android
+from edgekit.transports import virtual
 
 JOBS = {
     "PyTorch models (extra torch)": (("torch", "litert_torch"), "pip install 'edgekit[torch]'"),
@@ -37,7 +37,7 @@ def checks() -> tuple[Check, ...]:
     rows = [Check("edgekit", True, f"{__version__} on Python {sys.version.split()[0]}")]
     rows += [_packages(name, modules, fix) for name, (modules, fix) in JOBS.items()]
     rows += [_tool(status) for status in tools.status()]
-    rows += [_virtual_android(), _ssh(), *_runtimes()]
+    rows += [*_virtual_devices(), _ssh(), *_runtimes()]
     return tuple(rows)
 
 
@@ -56,12 +56,21 @@ def _tool(status: tools.Status) -> Check:
     return Check(name, False, "not installed", f"edgekit tools install {status.name}")
 
 
-def _virtual_android() -> Check:
-    missing = android.missing()
-    if not missing:
-        return Check("virtual:android-arm64", True, f"ready; {len(android.running())} running")
-    what, _, fix = missing[0].partition(": ")
-    return Check("virtual:android-arm64", False, f"missing: {what}", fix)
+def _virtual_devices() -> list[Check]:
+    """One row for each kind of virtual device: those of one module need the same."""
+    kinds: dict[str, list[str]] = {}
+    for entry in virtual.DEVICES.values():
+        kinds.setdefault(entry.module, []).append(entry.name)
+    return [_virtual(names) for names in kinds.values()]
+
+
+def _virtual(names: list[str]) -> Check:
+    name = f"virtual:{', '.join(names)}"
+    lacks = virtual.missing(names[0])
+    if not lacks:
+        return Check(name, True, "ready")
+    parts = [line.partition(": ") for line in lacks]
+    return Check(name, False, f"missing: {', '.join(what for what, _, _ in parts)}", " && ".join(fix for _, _, fix in parts))
 
 
 def _ssh() -> Check:

@@ -2,44 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from edgekit import device
 from edgekit import farm as farms
 from edgekit.cli import output
-from edgekit.errors import UsageError, close_match
+from edgekit.errors import EdgekitError, UsageError, close_match
+from edgekit.transports import adb_server, virtual
+from edgekit.transports.adb_server import AdbOptions
 from edgekit.virtual import android
 
 ANDROID = "virtual:android-arm64"
 
 
+class Attached(msgspec.Struct, frozen=True):
+    """A device that is plugged in or connected now, by the address that reaches it, in the state that its adb server gives."""
+
+    address: str
+    state: str
+
+
 def listing(farm_file: Path | None, json_to: str | None) -> None:
-    """Print device models, running virtual devices and the farm's units."""
-    models = device.models()
-    running = android.running()
+    """Print virtual devices, attached ones, known device models and the farm's units."""
     units = _units(farm_file)
+    running, attached = android.running(), _attached()
+    known = [device_model for device_model in device.models().values() if not device_model.virtual]
+    possible = [(entry, virtual.missing(entry.name)) for entry in virtual.DEVICES.values()]
     if json_to:
-        document = {"models": list(models.values()), "running": running, "units": list(units.values())}
+        rows = [{"address": entry.address, "summary": entry.summary, "missing": lacks} for entry, lacks in possible]
+        document = {"virtual": rows, "running": running, "attached": attached, "models": known, "units": list(units.values())}
         output.write_json(document, json_to)
         return
-    width = max(map(len, [*models, *units]), default=10)
-    click.echo("device models")
-    for model in models.values():
-        click.echo(f"  {model.name:<{width}}  {model.address or '-':<24}  {model.summary}")
-    click.echo("running virtual devices" if running else "no virtual device is running")
-    for phone in running:
-        click.echo(f"  {phone.serial:<{width}}  adb:{phone.address:<20}  pid {phone.pid}")
-    if units:
-        click.echo("units")
-    for unit in units.values():
-        click.echo(f"  {unit.name:<{width}}  {unit.address:<24}  {', '.join(unit.labels)}")
+    _section("virtual devices", [(entry.address, entry.summary, _readiness(lacks)) for entry, lacks in possible])
+    _section("running virtual devices", [(f"adb:{phone.address}", phone.serial, f"pid {phone.pid}") for phone in running])
+    _section("attached devices", [(found.address, found.state, "") for found in attached])
+    _section("device models", [(model.name, model.summary, ", ".join(model.targets)) for model in known])
+    _section("units", [(unit.name, unit.address, ", ".join(unit.labels)) for unit in units.values()])
+
+
+def _section(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
+    click.echo(title if rows else f"{title}: none")
+    first, second = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+    for row in rows:
+        click.echo(f"  {row[0]:<{first}}  {row[1]:<{second}}  {row[2]}".rstrip())
+
+
+def _readiness(lacks: tuple[str, ...]) -> str:
+    return f"lacks {'; '.join(lacks)}" if lacks else "ready"
+
+
+def _attached() -> list[Attached]:
+    """What the running adb server lists; without one nothing is started for the question."""
+    try:
+        server = adb_server.find(AdbOptions(stall_s=5.0))
+        return [Attached(f"adb:{serial}", state) for serial, state in adb_server.states(server).items()]
+    except EdgekitError:
+        return []
 
 
 def install(name: str) -> int:
-    """Fetch the userland of a virtual device."""
+    """Fetch the userland of the virtual Android device; for the others, say what they lack here."""
+    entry = virtual.DEVICES.get(name.removeprefix("virtual:"))
+    if name != ANDROID and entry:
+        click.echo(f"{name}: {_readiness(virtual.missing(entry.name))}", err=True)
+        return 0
     _check_virtual(name)
     with output.progress() as report:
         report(0, 0, "fetching the arm64 userland")
@@ -89,5 +120,8 @@ def _units(farm_file: Path | None) -> dict[str, Any]:
 
 
 def _check_virtual(name: str) -> None:
+    known = {entry.address for entry in virtual.DEVICES.values()}
+    if name not in known:
+        raise UsageError(f"there is no virtual device {name!r}", close_match(name, known))
     if name != ANDROID:
-        raise UsageError(f"there is no virtual device {name!r} to start", close_match(name, [ANDROID]))
+        raise UsageError(f"{name} is not a device that runs by itself: each test starts its own", f"use it as edgekit test BUNDLE --device {name}")

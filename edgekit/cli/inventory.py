@@ -48,7 +48,7 @@ def _explain(profile: object) -> None:
 @output.json_option
 @click.pass_context
 def devices(context: click.Context, farm_file: Path | None, json_to: str | None) -> None:
-    """List device models, running virtual devices and the units of a farm file."""
+    """List virtual devices and what they lack here, running and attached devices, known device models, and the units of a farm file."""
     if context.invoked_subcommand is None:
         from edgekit.cli import devices_view
 

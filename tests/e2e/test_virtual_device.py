@@ -87,6 +87,8 @@ def test_a_started_device_through_the_systems_adb(tmp_path: Path) -> None:
         with private_adb("system", tmp_path / "home") as server:
             assert b"connected to" in server.run("connect", address).stdout
             assert address.encode() in server.run("devices").stdout
+            listed = run("devices", "--json", env=os.environ | {"ANDROID_ADB_SERVER_PORT": str(server.port)})
+            assert {"address": f"adb:{address}", "state": "device"} in json.loads(listed.stdout)["attached"]
             report = proved(bundle, f"adb:{address}?server_port={server.port}")
             assert report["device"]["os"].startswith("android")
             left = server.run("-s", address, "shell", "ls -A /data/local/tmp/edgekit").stdout.decode().split()
