@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,8 @@ def test_start_up_imports_no_framework(arguments: list[str]) -> None:
         "try:\n    main(sys.argv[1:])\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    no_server = os.environ | {"ANDROID_ADB_SERVER_PORT": "1"}
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, env=no_server)
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip().splitlines()[-1] == "[]"
     assert done.stdout

@@ -57,12 +57,13 @@ def _readiness(lacks: tuple[str, ...]) -> str:
 
 
 def _attached() -> list[Attached]:
-    """What the running adb server lists; without one nothing is started for the question."""
+    """What a running adb server lists."""
     try:
-        server = adb_server.find(AdbOptions(stall_s=5.0))
-        return [Attached(f"adb:{serial}", state) for serial, state in adb_server.states(server).items()]
-    except EdgekitError:
+        found = adb_server.attached(AdbOptions(stall_s=5.0))
+    except EdgekitError as error:
+        click.echo(f"what adb lists cannot be told: {error.message}", err=True)
         return []
+    return [Attached(f"adb:{serial}", state) for serial, state in found.items()]
 
 
 def install(name: str) -> int:

@@ -44,8 +44,7 @@ class Server(msgspec.Struct, frozen=True):
 def find(options: AdbOptions) -> Server:
     """The running server, started first if the options say so. Raises `DeviceError` (`server-missing`, `server-version`)."""
     require("adbutils", extra="adb", purpose="reaching a device over adb")
-    host = options.server_host or os.environ.get("ANDROID_ADB_SERVER_HOST", "127.0.0.1")
-    port = options.server_port or int(os.environ.get("ANDROID_ADB_SERVER_PORT", "5037"))
+    host, port = _place(options)
     if not _answers(host, port):
         if not options.start_server:
             raise failure("adb", "server-missing", f"no adb server answers at {host}:{port}")
@@ -56,6 +55,11 @@ def find(options: AdbOptions) -> Server:
         ours = program_version(options)
         raise failure("adb", "server-version", f"the running adb server is 1.0.{version}, too old to use; the adb program here is {ours}")
     return Server(host, port, version, options.stall_s)
+
+
+def attached(options: AdbOptions) -> dict[str, str]:
+    """State by serial of what is attached now; nothing where no server runs, for none is started. Raises `DeviceError`, `MissingPackageError`."""
+    return states(find(options)) if _answers(*_place(options)) else {}
 
 
 def open_channel(server: Server, timeout_s: float) -> Any:
@@ -176,6 +180,11 @@ def _only(found: dict[str, str]) -> str:
             return next(iter(found))
         raise failure("adb", "no-device", f"no device is ready; adb lists: {listed or 'none'}")
     raise failure("adb", "several-devices", f"several devices are connected: {listed}")
+
+
+def _place(options: AdbOptions) -> tuple[str, int]:
+    host = options.server_host or os.environ.get("ANDROID_ADB_SERVER_HOST", "127.0.0.1")
+    return host, options.server_port or int(os.environ.get("ANDROID_ADB_SERVER_PORT", "5037"))
 
 
 def _answers(host: str, port: int) -> bool:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from edgekit import job as contract
-from edgekit.errors import MissingPackageError, RunnerError, UsageError
+from edgekit.errors import RunnerError, UsageError
 from edgekit.transports import Facts, local
-from edgekit.virtual.cortex_m import build, process
-from edgekit.virtual.cortex_m.boards import BOARDS
+from edgekit.virtual.cortex_m.boards import BOARDS, PROGRAMS
 
 _ON_THE_CORE = "micro-c"
 _ON_THE_HOST = "tflm"
@@ -29,15 +28,7 @@ def connect(name: str, options: Mapping[str, Any]) -> VirtualCore:
 
 def missing() -> tuple[str, ...]:
     """What this machine lacks to build firmware and run it."""
-    return tuple(line for find in (build.compiler, process.emulator) for line in _lacks(find))
-
-
-def _lacks(find: Callable[[], str]) -> list[str]:
-    try:
-        find()
-    except MissingPackageError as error:
-        return [f"{error.message}: {error.hint}"]
-    return []
+    return tuple(f"{program}: apt-get install {package}" for program, package in PROGRAMS.items() if shutil.which(program) is None)
 
 
 class VirtualCore:

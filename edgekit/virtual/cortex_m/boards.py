@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+
+from edgekit.errors import MissingPackageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,3 +55,14 @@ BOARDS = {
     )
 }
 """Core -> its board."""
+
+PROGRAMS = {"arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi", "qemu-system-arm": "qemu-system-arm"}
+"""What building and running firmware needs: program -> the Debian packages that hold it."""
+
+
+def program(name: str) -> str:
+    """The path of one of `PROGRAMS`. Raises `MissingPackageError`."""
+    found = shutil.which(name)
+    if found is None:
+        raise MissingPackageError(f"{name} was not found on PATH", f"apt-get install {PROGRAMS[name]}")
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +12,9 @@ import msgspec
 import numpy as np
 
 from edgekit import resources
-from edgekit.errors import ConversionError, EdgekitError, MissingPackageError
+from edgekit.errors import ConversionError, EdgekitError
 from edgekit.tensors import DTYPES, TensorSpec
-from edgekit.virtual.cortex_m.boards import Board, Region
+from edgekit.virtual.cortex_m.boards import Board, Region, program
 from edgekit.virtual.cortex_m.elf import Sizes
 from edgekit.virtual.cortex_m.elf import sizes as elf_sizes
 
@@ -70,10 +69,7 @@ def read_model(artifact: Path) -> Model:
 
 def compiler() -> str:
     """The path of the compiler. Raises `MissingPackageError`."""
-    found = shutil.which(_COMPILER)
-    if found is None:
-        raise MissingPackageError(f"{_COMPILER} was not found on PATH", "apt install gcc-arm-none-eabi libnewlib-arm-none-eabi")
-    return found
+    return program(_COMPILER)
 
 
 def build(artifact: Path, board: Board, scratch: Path, stack_bytes: int = STACK_BYTES) -> Firmware:

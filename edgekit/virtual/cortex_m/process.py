@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import select
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -14,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgekit.errors import MissingPackageError, RunnerError
-from edgekit.virtual.cortex_m.boards import Board
+from edgekit.errors import RunnerError
+from edgekit.virtual.cortex_m.boards import Board, program
 from edgekit.virtual.cortex_m.build import INTERFACE, Firmware, tensor_bytes
 
 EMULATOR = "qemu-system-arm"
@@ -38,10 +37,7 @@ class Inference:
 
 def emulator() -> str:
     """The path of the emulator. Raises `MissingPackageError`."""
-    found = shutil.which(EMULATOR)
-    if found is None:
-        raise MissingPackageError(f"{EMULATOR} was not found on PATH", "apt install qemu-system-arm")
-    return found
+    return program(EMULATOR)
 
 
 class Running:
