@@ -19,6 +19,7 @@ BUILT_IN = {
         "litert": "edgekit.backends.litert",
         "litert_micro": "edgekit.backends.litert_micro",
         "micro_c": "edgekit.backends.micro_c",
+        "onnxruntime": "edgekit.backends.onnxruntime",
         "qnn": "edgekit.backends.qnn",
         "vitis": "edgekit.backends.vitis",
     },

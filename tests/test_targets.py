@@ -19,6 +19,15 @@ def test_a_profile_is_named_as_its_file_and_fits_one_screen(name: str) -> None:
     assert len(target.paths()[name].read_text("utf-8").splitlines()) <= 50
 
 
+@pytest.mark.parametrize("name", ["android-arm64-ort", "linux-arm64-ort"])
+def test_an_onnx_runtime_profile_names_what_exists(name: str) -> None:
+    profile = target.load(name)
+    assert catalogue.runtime_rows(profile.runtime.catalogue, profile.runtime.platform, profile.runtime.accelerator)
+    assert all(table.load(delegate).ops for delegate in profile.delegates)
+    assert (profile.runtime.accelerator, profile.delegates[0]) == ("cpu", "ort_cpu")
+    assert set(profile.tolerance.quantization) == set(profile.precisions)
+
+
 @pytest.mark.parametrize("name", LITERT)
 def test_what_a_profile_names_exists(name: str) -> None:
     profile = target.load(name)

@@ -68,7 +68,8 @@ class Backend(Protocol):
     """One artifact family (a module can be one).
 
     One that can show the inside of its artifacts also has `tapped(artifact, out) -> (Artifact, tuple[Tap, ...])`, for `edgekit drift`; one whose
-    artifacts become part of firmware has `sources(artifact, folder)`, which writes more files of the bundle's `trim/` folder; one whose sessions
+    artifacts become part of firmware, or whose runtime's selective build starts from the model itself, has `sources(artifact, folder)`, which
+    writes more files of the bundle's `trim/` folder; one whose sessions
     keep the state of a model from sample to sample says `carries_state = True`.
     """
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.errors import ConversionError, UsageError, require
-from edgekit.formats import Model, Session, Shapes
+from edgekit.formats import Model, Session, Shapes, _onnx_view
 from edgekit.formats._onnx_graph import element_type, refuse_custom, switch_to_inference, tensors, value_shape
 from edgekit.formats._source import DYNAMIC, digest_of_files, fix_shapes, image_layout
+from edgekit.graph import Graph
 from edgekit.tensors import Array, Arrays, Signature, TensorSpec
 
 
@@ -51,6 +52,11 @@ def from_proto(proto: Any, name: str, digest: str, inputs: Shapes, path: Path | 
 def session(model: Model) -> Session:
     """Run in onnxruntime on the CPU: one thread, sequential, only exact graph optimizations."""
     return OnnxSession(_runtime_session(model.handle, model.name), model.signature)
+
+
+def graph(model: Model) -> Graph:
+    """The model's operators."""
+    return _onnx_view.graph(model.handle, model.path.stat().st_size if model.path else model.handle.ByteSize())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,12 +20,18 @@ DATA_INPUTS: dict[str, tuple[int, ...]] = {
 }
 """Positions of the data inputs where it is not the first (the others are axes, shapes, weights)."""
 
-LISTS = frozenset(("CONCATENATION", "PACK", "ADD_N"))
+LISTS = frozenset(("CONCATENATION", "PACK", "ADD_N", "Concat", "Sum", "Mean", "Max", "Min"))
 COMPARISONS = frozenset(("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"))
 ARITHMETIC = frozenset(("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "POW", "FLOOR_DIV", "FLOOR_MOD", "ATAN2"))
-PAIRS = COMPARISONS | ARITHMETIC | {"LOGICAL_AND", "LOGICAL_OR"}
+ONNX_PAIRS = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
+PAIRS = COMPARISONS | ARITHMETIC | ONNX_PAIRS | {"LOGICAL_AND", "LOGICAL_OR"}
 """Operators whose first two inputs are both data."""
-TYPED_OUTPUTS = COMPARISONS | {"ARG_MAX", "ARG_MIN", "CAST", "QUANTIZE", "DEQUANTIZE", "SHAPE", "DENSIFY", "TOPK_V2", "VAR_HANDLE"}
+UNPACKING = frozenset(("DEQUANTIZE", "DENSIFY", "DequantizeLinear", "Cast", "Constant"))
+"""Operators that only unpack a constant when they read nothing else: the runtime does it once."""
+ONNX_TYPED = frozenset(("Cast", "QuantizeLinear", "DequantizeLinear", "Shape", "ArgMax", "ArgMin", "TopK", "IsNaN")) | {
+    "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
+}  # fmt: skip
+TYPED_OUTPUTS = COMPARISONS | ONNX_TYPED | {"ARG_MAX", "ARG_MIN", "CAST", "QUANTIZE", "DEQUANTIZE", "SHAPE", "DENSIFY", "TOPK_V2", "VAR_HANDLE"}
 """Operators whose outputs are of another type by nature."""
 
 
@@ -62,7 +68,7 @@ def make(graph: Graph, table: Table, level: int = 0) -> View:
     """The view of `graph` that `table`'s rules are judged on."""
     static = {i for i, tensor in enumerate(graph.tensors) if tensor.constant}
     for operator in graph.operators:
-        if operator.type in ("DEQUANTIZE", "DENSIFY") and set(operator.inputs) <= static:
+        if operator.type in UNPACKING and set(operator.inputs) <= static:
             static.update(operator.outputs)
     return View(graph, table, frozenset(static), level)
 

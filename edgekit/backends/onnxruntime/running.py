@@ -1,0 +1,48 @@
+"""An artifact in ONNX Runtime on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError, require
+from edgekit.tensors import Array, Arrays, Signature
+
+PRECISE = "session.x64quantprecision"
+"""Keeps x86 processors without VNNI from saturating at 16 bits inside 8-bit products; those with it, and Arm, never do."""
+
+
+def session(path: Path, signature: Signature, names: Mapping[str, str]) -> Running:
+    """All optimizations, as on the device; one thread, so that results repeat. Raises `ConversionError` when the runtime refuses the file."""
+    ort = require("onnxruntime", extra="onnx", purpose="running an ONNX model")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry(PRECISE, "1")
+    try:
+        runtime = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises its own types
+        raise ConversionError(f"ONNX Runtime refuses the artifact: {str(error).splitlines()[0][:300]}") from error
+    return Running(runtime, signature, dict(names))
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A loaded artifact; inputs and outputs are in its stored types, by source name."""
+
+    runtime: Any
+    signature: Signature
+    names: dict[str, str]
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Outputs by source name. Raises `ConversionError` when the runtime fails."""
+        present = {value.name for value in self.runtime.get_inputs()}
+        feed = {self.names.get(s.name, s.name): inputs[s.name] for s in self.signature.inputs if self.names.get(s.name, s.name) in present}
+        wanted = [spec.name for spec in self.signature.outputs]
+        try:
+            values = self.runtime.run([self.names.get(name, name) for name in wanted], feed)
+        except Exception as error:  # onnxruntime raises its own types
+            raise ConversionError(f"ONNX Runtime fails on the artifact: {str(error).splitlines()[0][:300]}") from error
+        return dict(zip(wanted, values, strict=True))
