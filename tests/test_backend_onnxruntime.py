@@ -24,10 +24,11 @@ def net(path: Path, scale: float = 0.3) -> formats.Model:
     """Three convolutions (one depthwise), a written-out swish, a pool and a dense layer."""
     rng = np.random.default_rng(0)
     text = """<ir_version: 8, opset_import: ["" : 17]>
-    net (float[1, 3, 12, 12] "in:0") => (float[1, 5] scores)
-    { a = Conv <pads = [1, 1, 1, 1]> ("in:0", w1, b1)  r = Relu (a)  d = Conv <group = 16, pads = [1, 1, 1, 1]> (r, w2)  s = Sigmoid (d)  e = Mul (d, s)
+    net (float[1, 3, 12, 12] x) => (float[1, 5] scores)
+    { a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)  r = Relu (a)
+      d = Conv <group = 16, pads = [1, 1, 1, 1]> (r, w2)  s = Sigmoid (d)  e = Mul (d, s)
       c = Conv (e, w3)  p = GlobalAveragePool (c)  f = Flatten (p)  scores = Gemm <transB = 1> (f, w4, b4) }"""
-    model = onnx.parser.parse_model(text.replace('"in:0"', "x"))
+    model = onnx.parser.parse_model(text)
     shapes = {"w1": (16, 3, 3, 3), "b1": (16,), "w2": (16, 1, 3, 3), "w3": (32, 16, 1, 1), "w4": (5, 32), "b4": (5,)}
     for name, shape in shapes.items():
         protos.set_constant(model, name, (rng.standard_normal(shape) * scale).astype(np.float32))
@@ -139,5 +140,5 @@ def test_the_artifact_names_layers_and_counts_macs(tmp_path: Path) -> None:
 
 def test_edges_other_than_float_are_refused(tmp_path: Path) -> None:
     context = Context(target.load("android-arm64-ort"), [], tmp_path)
-    with pytest.raises(ConversionError, match="leave out --io|not int8"):
+    with pytest.raises(ConversionError, match="own edges, not int8"):
         backend.prepare(net(tmp_path / "net.onnx"), dataclasses.replace(context, io="int8"))
