@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from edgekit.cli import inventory, lab, package, view
+from edgekit.cli import embed, inventory, lab, package, view
 from edgekit.cli.output import fail
 from edgekit.errors import EdgekitError, UsageError
 
@@ -17,6 +17,7 @@ COMMANDS = (
     view.inspect,
     lab.compare,
     lab.drift,
+    embed.embed,
     inventory.targets,
     inventory.devices,
     inventory.farm,

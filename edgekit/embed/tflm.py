@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from edgekit.embed import c_text
+from edgekit.embed import build_files, c_text
 from edgekit.errors import ConversionError
 from edgekit.graph import Graph
 from edgekit.tensors import Signature
@@ -42,10 +42,7 @@ def write(model: bytes, graph: Graph, signature: Signature, arena_bytes: int, fo
     body = _BODY.replace("@COUNT@", str(len(calls))).replace("@VARIABLES@", str(_variables(graph))).replace("@STATEFUL@", stateful)
     add = "\n".join(f"  if (resolver.{call} != kTfLiteOk) return EDGEKIT_ERROR_RESOLVER;" for call in calls.values())
     (source / "edgekit_model.cc").write_text(body.replace("@ADD@", add), "utf-8")
-    for name, text in _BUILD.items():
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, "utf-8")
+    build_files.write(folder, "edgekit_model", ("edgekit_model.cc", "edgekit_model_data.c"), tflm=True)
 
 
 def _method(kind: str, *, custom: bool) -> str:
@@ -144,28 +141,3 @@ extern "C" int edgekit_model_run(const void *const inputs[], void *const outputs
   return 0;
 }
 """
-
-_BUILD = {
-    "CMakeLists.txt": """# A component of ESP-IDF, or a static library: TFLM_INCLUDE_DIRS says where TensorFlow Lite Micro is.
-if(DEFINED IDF_PATH OR DEFINED ENV{IDF_PATH})
-  idf_component_register(
-    SRCS src/edgekit_model.cc src/edgekit_model_data.c INCLUDE_DIRS src REQUIRES esp-tflite-micro)
-else()
-  cmake_minimum_required(VERSION 3.16)
-  project(edgekit_model C CXX)
-  add_library(edgekit_model STATIC src/edgekit_model.cc src/edgekit_model_data.c)
-  target_compile_features(edgekit_model PUBLIC c_std_11 cxx_std_17)
-  target_include_directories(edgekit_model PUBLIC src ${TFLM_INCLUDE_DIRS})
-endif()
-""",
-    "idf_component.yml": 'dependencies:\n  espressif/esp-tflite-micro: "*"\n',
-    "library.properties": (
-        "name=edgekit_model\nversion=1.0.0\nauthor=edgekit\nmaintainer=edgekit\nsentence=A model for TensorFlow Lite Micro\n"
-        "paragraph=\ncategory=Data Processing\nurl=\narchitectures=*\n"
-    ),
-    "zephyr/module.yml": "build:\n  cmake: zephyr\n",
-    "zephyr/CMakeLists.txt": (
-        "zephyr_library_named(edgekit_model)\n"
-        "zephyr_library_sources(../src/edgekit_model.cc ../src/edgekit_model_data.c)\nzephyr_include_directories(../src)\n"
-    ),
-}

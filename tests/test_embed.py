@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edgekit import embed, packager
+from edgekit.embed import c_interface
+from edgekit.errors import UsageError
+from edgekit.tensors import Signature, TensorSpec
+from edgekit.virtual.cortex_m.boards import BOARDS
+from tests import micro_nets
+
+pytest.importorskip("bakenn")
+pytest.importorskip("tflite_micro")
+HOST = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), "cc")
+ARM = "arm-none-eabi-gcc"
+STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
+needs_cross = pytest.mark.skipif(shutil.which(ARM) is None and not os.environ.get("CI"), reason=f"{ARM} is not installed here")
+pytestmark = pytest.mark.skipif(shutil.which(HOST) is None and not os.environ.get("CI"), reason="no C compiler here")
+
+
+def packaged(folder: Path, target: str) -> Path:
+    net = micro_nets.classifier(folder / "net.tflite", extra="LOGISTIC")
+    made = packager.package(str(net), target, packager.Options(out=folder, rebuild=True)).bundle
+    assert made
+    return made
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packaged(tmp_path_factory.mktemp("generated"), "mcu-cortex-m4-c")
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packaged(tmp_path_factory.mktemp("interpreted"), "mcu-cortex-m4")
+
+
+def self_test(library: Path, name: str) -> int:
+    """Compile the library with every warning an error, under the sanitizers, and run its self-test."""
+    sources = [str(library / "host" / "self_test.c"), *map(str, sorted((library / "src").glob("*.c")))]
+    checked = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    program = library.parent / f"{name}_test"
+    subprocess.run([HOST, *STRICT, *checked, "-Ihost", "-Isrc", *sources, "-lm", "-o", str(program)], cwd=library, check=True)
+    return subprocess.run([str(program)], capture_output=True, timeout=60, check=False).returncode
+
+
+@pytest.mark.slow
+def test_the_library_is_typed_and_its_self_test_passes_under_sanitizers(tmp_path: Path, generated: Path) -> None:
+    written = embed.write(generated, tmp_path / "library", "gesture")
+    header = (tmp_path / "library/src/gesture.h").read_text()
+    assert "int gesture_run(const int8_t image[GESTURE_IMAGE_ELEMENTS], int8_t scores[GESTURE_SCORES_ELEMENTS]);" in header
+    assert "#define GESTURE_IMAGE_SCALE 0.0199999996f\n#define GESTURE_IMAGE_ZERO_POINT (3)" in header
+    assert self_test(tmp_path / "library", "gesture") == 0
+    kinds = {"CMakeLists.txt", "zephyr/module.yml", "zephyr/CMakeLists.txt", "library.properties", "LICENSE-cmsis_nn.txt"}
+    assert kinds <= set(written.files)
+
+
+@pytest.mark.slow
+def test_the_self_test_fails_when_a_golden_byte_differs(tmp_path: Path, generated: Path) -> None:
+    embed.write(generated, tmp_path / "library")
+    test = tmp_path / "library/src/model_self_test.c"
+    before, mark, wanted = test.read_text().partition("wanted_0[SAMPLES][10] = {\n  {")
+    first, rest = wanted.split(",", 1)
+    test.write_text(f"{before}{mark}{int(first) ^ 1},{rest}")
+    assert self_test(tmp_path / "library", "model") == 1
+
+
+@pytest.mark.slow
+@needs_cross
+@pytest.mark.parametrize("core", ["cortex-m4", "cortex-m55"])
+def test_the_library_compiles_for_a_core_without_a_warning(tmp_path: Path, generated: Path, core: str) -> None:
+    embed.write(generated, tmp_path / "library")
+    source = tmp_path / "library/src"
+    command = [ARM, *BOARDS[core].flags, "-mthumb", *STRICT, "-O2", "-c", *sorted(path.name for path in source.glob("*.c"))]
+    subprocess.run(command, cwd=source, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cmake") is None and not os.environ.get("CI"), reason="no cmake here")
+def test_cmake_builds_the_library_and_ctest_runs_its_self_test(tmp_path: Path, generated: Path) -> None:
+    embed.write(generated, tmp_path / "library")
+    for command in (["cmake", "-S", "library", "-B", "build"], ["cmake", "--build", "build"], ["ctest", "--test-dir", "build", "--no-tests=error"]):
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_two_models_of_one_firmware_share_no_symbol_of_ours(tmp_path: Path, interpreted: Path) -> None:
+    for name in ("one", "two"):
+        embed.write(interpreted, tmp_path / name, name)
+        source = "".join(path.read_text() for path in (tmp_path / name / "src").iterdir())
+        assert f"{name}_core_run" in source and "edgekit_model_run" not in source
+
+
+def test_what_was_written_here_is_replaced_and_nothing_else(tmp_path: Path, interpreted: Path) -> None:
+    library = tmp_path / "library"
+    first = embed.write(interpreted, library)
+    (library / "src/stale.c").write_text("")
+    assert embed.write(interpreted, library) == first
+    assert not (library / "src/stale.c").exists()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/main.c").write_text("")
+    with pytest.raises(UsageError, match="did not write"):
+        embed.write(interpreted, tmp_path / "own")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["library", "own"]
+
+
+@pytest.mark.parametrize("name", ["1st", "a-b", "while", "a b", "../x"])
+def test_a_name_that_c_does_not_take_is_refused(tmp_path: Path, interpreted: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="not a name in C"):
+        embed.write(interpreted, tmp_path / "library", name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensors_get_different_names_that_c_takes() -> None:
+    specs = [TensorSpec(name, (1,), "int8") for name in ("serving_default_x:0", "for", "a b", "a.b", "3d")]
+    found = list(c_interface.names(Signature((*specs[:2],), (*specs[2:],))).values())
+    assert found == ["serving_default_x_0", "input_for", "a_b", "a_b_output_1", "output_3d"]
+    assert all(map(c_interface.is_identifier, found))
