@@ -72,6 +72,7 @@ def tests(session: nox.Session) -> None:
     check(session)
     prepare_devices(session)
     session.run("edgekit", "tools", "install", "onnx2tf")
+    session.run("edgekit", "tools", "install", "kotlin")
     session.run("python", "tests/zoo/fetch.py")
     session.run("pytest", "-q", "-n", "2", "--dist", "loadfile", *(session.posargs or ["--durations=15"]))
 

@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from edgekit.errors import BundleError, UsageError
-from edgekit.manifest import SCHEMA, FileEntry, Manifest
+from edgekit.manifest import SCHEMA, FileEntry, Manifest, golden_file, golden_spec
+from edgekit.tensors import Array
 
 MANIFEST = "manifest.json"
 SUFFIX = ".edgekit"
@@ -45,6 +46,14 @@ class Bundle:
         if name not in self.manifest.files:
             raise BundleError(f"{self.path.name}: there is no {name} in this bundle")
         return self._archive.read(name)
+
+    def golden(self, kind: str, sample: int, tensor: int) -> Array:
+        """A golden tensor (`inputs`, `reference` or `host`) in the type it is stored in."""
+        import numpy as np
+
+        spec = golden_spec(self.manifest, kind, tensor)
+        data = self.read(golden_file(kind, sample, tensor))
+        return np.frombuffer(data, np.dtype(spec.dtype).newbyteorder("<")).reshape(spec.shape).astype(spec.dtype)
 
     def extract(self, prefix: str, folder: Path) -> list[Path]:
         """Write the file `prefix`, or every file below the folder `prefix`, into `folder` under its last parts; the paths written."""

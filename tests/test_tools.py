@@ -16,7 +16,7 @@ def own_folder(tmp_path, monkeypatch):
 
 
 def test_a_tool_that_is_not_installed_names_the_command():
-    assert [(s.name, s.installed) for s in tools.status()] == [("onnx2tf", False)]
+    assert [(s.name, s.installed) for s in tools.status()] == [("kotlin", False), ("onnx2tf", False)]
     with pytest.raises(MissingPackageError) as error:
         tools.python("onnx2tf")
     assert error.value.hint == "edgekit tools install onnx2tf"
