@@ -17,7 +17,8 @@ from edgekit.cli import output
 def embed(bundle: Path, out: Path, name: str, json_to: str | None) -> int:
     """Write code with a typed interface around the model of BUNDLE into the folder --out.
 
-    For microcontrollers: a C library with build files for CMake, Zephyr, Arduino and ESP-IDF.
+    For microcontrollers: a C library with build files for CMake, Zephyr, Arduino and ESP-IDF. For Android: a Gradle module with a Kotlin class, and
+    an AAR when the tool kotlin is installed; NAME is the class, com.example.models.Classifier.
     """
     import msgspec
 

@@ -30,6 +30,8 @@ def write(opened: Bundle, name: str, folder: Path) -> tuple[str, ...]:
     name, or when a tensor's type cannot cross.
     """
     manifest = opened.manifest
+    if manifest.artifact.format != "tflite":
+        raise UsageError(f"{manifest.name}: no Android library is written around {manifest.artifact.format} artifacts", "package for android-arm64")
     package, name = _names(name, manifest.name)
     asset = f"edgekit/{_word(manifest.name)}.tflite"
     code = folder / "src/main/kotlin" / Path(*package.split("."))

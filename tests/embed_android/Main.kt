@@ -22,8 +22,8 @@ public fun main(words: Array<String>) {
 private fun bitmap(width: Int, height: Int, colors: File, out: File) {
     Lite0(Context(File(System.getProperty("module"), "src/main/assets")), threads = 1).use { model ->
         val outputs = model.run(Bitmap(ints(colors), width, height))
-        val buffer = ByteBuffer.allocate(4 * outputs.output.size).order(ByteOrder.LITTLE_ENDIAN)
-        buffer.asFloatBuffer().put(outputs.output)
+        val buffer = ByteBuffer.allocate(4 * outputs.output0.size).order(ByteOrder.LITTLE_ENDIAN)
+        buffer.asFloatBuffer().put(outputs.output0)
         out.writeBytes(buffer.array())
     }
 }
