@@ -12,7 +12,7 @@ from edgekit.target import Target, Tolerance
 
 Prefer = Literal["fidelity", "size"]
 
-TIERS: tuple[tuple[str, ...], ...] = (("fp32",), ("fp16",), ("w8", "w8-dynamic", "w8a16", "w8a8"))
+TIERS: tuple[tuple[str, ...], ...] = (("fp32",), ("fp16",), ("w8", "w8-dynamic", "w8a16", "w8a8", "p8"), ("p6",), ("p4",))
 """Precisions by fidelity: nothing in a later tier can be better than a point of an earlier one, so building stops at the first that fits."""
 
 
@@ -106,8 +106,8 @@ def needs_calibration(precision: str) -> bool:
 
 
 def settled(points: Iterable[Point], prefer: Prefer) -> bool:
-    """Whether later tiers need not be built: a point that fits is there, and fidelity is what counts."""
-    return prefer == "fidelity" and any(point.fits for point in points)
+    """Whether later tiers need not be built: a point that fits and that the planned delegate takes is there, and fidelity is what counts."""
+    return prefer == "fidelity" and any(point.fits and point.accelerated >= LEAST_ACCELERATED for point in points)
 
 
 def choose(points: Sequence[Point], tolerances: dict[str, Tolerance], prefer: Prefer, skipped: dict[str, str] | None = None) -> Plan:

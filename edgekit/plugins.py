@@ -16,6 +16,7 @@ _HINT = "install it again, or uninstall it: edgekit works without"
 
 BUILT_IN = {
     "edgekit.backends": {
+        "coreml": "edgekit.backends.coreml",
         "litert": "edgekit.backends.litert",
         "litert_micro": "edgekit.backends.litert_micro",
         "micro_c": "edgekit.backends.micro_c",

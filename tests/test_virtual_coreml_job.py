@@ -54,7 +54,7 @@ def test_results_keep_names_precision_and_every_sample(tmp_path: Path) -> None:
     code, result, outputs = run(tmp_path, two_results(tmp_path / "m.mlpackage"))
     assert (code, result.error, len(result.latency_ns)) == (0, "", 3)
     assert result.runtime_version.startswith("edgekit ")
-    assert result.delegation.total == 6
+    assert result.delegation is None
     for index, got in enumerate(outputs):
         x, y = (np.fromfile(tmp_path / "job" / f"{index}-{name}.raw", np.float32).reshape(1, 4).astype(np.float16) for name in "xy")
         np.testing.assert_array_equal(got["total"], (x + y).astype(np.float32))

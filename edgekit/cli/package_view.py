@@ -118,7 +118,7 @@ def _core(manifest: Manifest) -> str:
 
 def _device(manifest: Manifest) -> str:
     target = manifest.target
-    simulated = {"onnxruntime-qnn": f"virtual:{target.name}", "dpu": "virtual:dpu"}.get(target.runtime.name)
+    simulated = {"onnxruntime-qnn": f"virtual:{target.name}", "dpu": "virtual:dpu", "coreml": "virtual:coreml"}.get(target.runtime.name)
     if simulated or target.os == "none":
         return simulated or _core(manifest)
     return {"android": "adb: (a phone), or virtual:android-arm64", "linux": "ssh:USER@HOST"}.get(target.os, "local:")

@@ -17,6 +17,9 @@ HOPS = {
     ("keras", "onnx"): "keras_to_onnx",
     ("savedmodel", "onnx"): "savedmodel_to_onnx",
     ("tflite", "onnx"): "tflite_to_onnx",
+    ("torch", "mlprogram"): "torch_to_mlprogram",
+    ("keras", "mlprogram"): "keras_to_mlprogram",
+    ("savedmodel", "mlprogram"): "savedmodel_to_mlprogram",
 }
 
 

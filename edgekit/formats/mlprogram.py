@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from edgekit import formats
 from edgekit.errors import ConversionError, UsageError, close_match
 from edgekit.formats import Model
 from edgekit.graph import Graph
-from edgekit.tensors import Signature, TensorSpec
+from edgekit.tensors import Array, Arrays, Signature, TensorSpec
 from edgekit.virtual.coreml import package as packages
 from edgekit.virtual.coreml import spec
 from edgekit.virtual.coreml.interpreter import Tap
@@ -35,9 +36,32 @@ def open(reference: str, inputs: Mapping[str, tuple[int, ...]]) -> Model:
     return dataclasses.replace(model, signature=Signature(specs, outputs))
 
 
-def session(model: Model, tap: Tap | None = None) -> Session:
-    """Make a package ready to run here; `tap` sees every operator's result before and after rounding."""
-    return Session(package_of(model), tap)
+def session(model: Model, tap: Tap | None = None) -> formats.Session:
+    """Make a package ready to run here; `tap` sees every operator's result before and after rounding.
+
+    A converted model keeps its source's names where the package cannot have them: they are then matched by the package's order.
+    """
+    ready, names = Session(package_of(model), tap), feature_names(model)
+    return ready if all(was == now for was, now in names.items()) else _Renamed(ready, model.signature, names)
+
+
+def feature_names(model: Model) -> dict[str, str]:
+    """The package's name of each input and output of the model's signature."""
+    program = package_of(model).program
+    features = (*program.features_in, *program.features_out)
+    specs = (*model.signature.inputs, *model.signature.outputs)
+    return {spec.name: feature.name for spec, feature in zip(specs, features, strict=True)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Renamed:
+    ready: Session
+    signature: Signature
+    names: dict[str, str]
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        found = self.ready.run({self.names.get(name, name): array for name, array in inputs.items()})
+        return {spec.name: found[self.names[spec.name]] for spec in self.signature.outputs}
 
 
 def graph(model: Model) -> Graph:
@@ -90,7 +114,7 @@ def _output_shapes(model: Model) -> list[tuple[int, ...]]:
     shapes = [stated.get(feature.name, feature.shape) for feature in program.features_out]
     if all(size >= 0 for shape in shapes for size in shape):
         return shapes
-    ready = session(model)
+    ready = Session(package_of(model))
     found, again = (ready.run(_filled(model.signature, value)) for value in (0, 1))
     for feature in program.features_out:
         if found[feature.name].shape != again[feature.name].shape:

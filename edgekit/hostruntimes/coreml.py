@@ -38,7 +38,7 @@ def _load(job: Job, artifact: Path) -> Executable:
     wanted = tuple(file.spec for file in job.samples[0])
     inputs = [known[i].name for i in match(job, "input", wanted, known, [[x.name for x in known]])]
     outputs = [made[i].name for i in match(job, "output", job.outputs, made, [[x.name for x in made]])]
-    return _Loaded(session, inputs, outputs, [operator.type for operator in mlprogram.graph(model).operators])
+    return _Loaded(session, inputs, outputs)
 
 
 def _flexible_shapes(job: Job, artifact: Path) -> dict[str, tuple[int, ...]]:
@@ -51,8 +51,8 @@ def _flexible_shapes(job: Job, artifact: Path) -> dict[str, tuple[int, ...]]:
 
 
 class _Loaded:
-    def __init__(self, session: Any, inputs: list[str], outputs: list[str], operators: list[str]) -> None:
-        self._session, self._inputs, self._outputs, self._operators = session, inputs, outputs, operators
+    def __init__(self, session: Any, inputs: list[str], outputs: list[str]) -> None:
+        self._session, self._inputs, self._outputs = session, inputs, outputs
         self._fed: dict[str, Any] = {}
         self._results: list[Any] = []
 
@@ -67,7 +67,7 @@ class _Loaded:
         return [arrays[name] for name in self._outputs]
 
     def delegation(self) -> Delegation | None:
-        return Delegation("", 0, len(self._operators), 0, (), tuple(sorted(set(self._operators))))
+        return None  # Core ML places operators; an interpreter cannot tell where
 
     def counters(self) -> dict[str, int]:
         return {}

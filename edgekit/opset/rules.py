@@ -12,7 +12,9 @@ QUANTIZED = frozenset(("int8", "uint8", "int16", "int4"))
 def by_table(view: View, operator: Operator) -> str | None:
     """Judge by the view's table alone: the reason for a refusal, or None."""
     rule = view.table.ops.get(operator.type)
-    return refusal(view, operator, rule) if rule else f"{view.table.label} does not have {operator.type}"
+    if rule is None:
+        return view.table.left.get(operator.type, f"{view.table.label} does not have {operator.type}")
+    return refusal(view, operator, rule)
 
 
 def refusal(view: View, operator: Operator, rule: Rule) -> str | None:

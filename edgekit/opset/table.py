@@ -46,7 +46,10 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One delegate's operators by type. `label` is its name in a sentence; `max_partitions` 0 means no limit."""
+    """One delegate's operators by type. `label` is its name in a sentence; `max_partitions` 0 means no limit.
+
+    `left` says why operators that are known not to be taken are left.
+    """
 
     delegate: str
     label: str
@@ -56,6 +59,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notes: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
     custom: tuple[str, ...] = ()
+    left: dict[str, str] = {}
     api_levels: dict[int, int] = {}
 
 

@@ -38,6 +38,7 @@ DEVICES = {
         VirtualDevice("android-arm64", "Android over the ADB protocol, on an emulated 64-bit Arm userland", "android"),
         *(VirtualDevice(f"hexagon-v{arch}", f"Hexagon v{arch}: Qualcomm's HTP simulator", "hexagon") for arch in _HEXAGONS),
         VirtualDevice("dpu", "AMD DPU: integer reference of its arithmetic", "dpu"),
+        VirtualDevice("coreml", "Core ML: interpreter of ML Programs, as its CPU unit computes", "coreml"),
         *(VirtualDevice(f"cortex-{core}", f"Arm Cortex-{core.upper()} board in QEMU", "cortex_m") for core in _CORES),
     )
 }

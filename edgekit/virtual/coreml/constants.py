@@ -53,3 +53,22 @@ def held(array: Any) -> Any:
     wider = {"float16": np.float32, "float64": np.float32, "uint16": np.int32, "uint32": np.int64, "uint64": np.int64}.get(array.dtype.name)
     array = array.astype(wider) if wider else array
     return torch.from_numpy(np.array(array, order="C"))
+
+
+def rounded(value: Any, dtype: str) -> Any:
+    """A tensor as `dtype` stores it; half precision stays in float32, on the half grid."""
+    import torch
+
+    if dtype == "float16":
+        return value.half().float()
+    kind = {
+        "float32": torch.float32,
+        "float64": torch.float32,
+        "bool": torch.bool,
+        "int8": torch.int8,
+        "uint8": torch.uint8,
+        "int16": torch.int16,
+        "uint16": torch.int32,
+        "int32": torch.int32,
+    }.get(dtype, torch.int64)
+    return value if value.dtype == kind else value.to(kind)

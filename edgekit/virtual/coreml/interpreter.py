@@ -11,6 +11,7 @@ from typing import Any
 
 from edgekit.errors import RunnerError
 from edgekit.virtual.coreml import spec
+from edgekit.virtual.coreml.constants import rounded
 from edgekit.virtual.coreml.plan import Plan, Step
 
 Tap = Callable[[spec.Operation, spec.Named, Any, Any], None]
@@ -34,13 +35,18 @@ def run(plan: Plan, inputs: Mapping[str, Any], states: dict[str, Any], tap: Tap 
         return _block(plan, dict(inputs), states, tap)
 
 
+def advance(step: Step, values: dict[str, Any], states: dict[str, Any], tap: Tap | None = None) -> None:
+    """One operator: its results are put into `values`, and what nothing reads any more is taken out."""
+    results = _results(step, values, states, tap)
+    for output, result in zip(step.operation.outputs, results, strict=True):
+        values[output.name] = _kept(step.operation, output, result, tap)
+    for name in step.release:
+        values.pop(name, None)
+
+
 def _block(plan: Plan, values: dict[str, Any], states: dict[str, Any], tap: Tap | None) -> list[Any]:
     for step in plan.steps:
-        results = _results(step, values, states, tap)
-        for output, result in zip(step.operation.outputs, results, strict=True):
-            values[output.name] = _kept(step.operation, output, result, tap)
-        for name in step.release:
-            values.pop(name, None)
+        advance(step, values, states, tap)
     return [values[name] if name in values else plan.fixed[name] for name in plan.outputs]
 
 
@@ -98,22 +104,3 @@ def _kept(operation: spec.Operation, output: spec.Named, result: Any, tap: Tap |
     if tap is not None:
         tap(operation, output, result, stored)
     return stored
-
-
-def rounded(value: Any, dtype: str) -> Any:
-    """A tensor as `dtype` stores it; half precision stays in float32, on the half grid."""
-    import torch
-
-    if dtype == "float16":
-        return value.half().float()
-    kind = {
-        "float32": torch.float32,
-        "float64": torch.float32,
-        "bool": torch.bool,
-        "int8": torch.int8,
-        "uint8": torch.uint8,
-        "int16": torch.int16,
-        "uint16": torch.int32,
-        "int32": torch.int32,
-    }.get(dtype, torch.int64)
-    return value if value.dtype == kind else value.to(kind)

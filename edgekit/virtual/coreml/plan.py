@@ -8,7 +8,7 @@ from typing import Any
 
 from edgekit.errors import ConversionError, require
 from edgekit.virtual.coreml import spec
-from edgekit.virtual.coreml.constants import decode
+from edgekit.virtual.coreml.constants import decode, rounded
 from edgekit.virtual.coreml.package import Package
 
 TUPLES = frozenset({"values", "loop_vars", "ref_tensors", "begins", "ends", "end_masks", "elem_shape"})
@@ -92,7 +92,8 @@ def _step(operation: spec.Operation, package: Package, table: dict[str, Any], kn
         if variables:
             raise ConversionError(f"operator {operation.type} (layer {operation.name}) takes {', '.join(variables)}, which is not constant")
         results = table[operation.type](**constants)
-        known.update(zip((x.name for x in operation.outputs), results if isinstance(results, tuple) else (results,), strict=True))
+        made = results if isinstance(results, tuple) else (results,)
+        known.update({x.name: rounded(value, x.type.dtype) for x, value in zip(operation.outputs, made, strict=True)})
         return None
     if kernel is not None:
         _check_arguments(operation, kernel, [*constants, *variables])

@@ -8,6 +8,7 @@ from typing import Any
 from edgekit.errors import RunnerError
 from edgekit.tensors import Array, Arrays
 from edgekit.virtual.coreml import interpreter, spec
+from edgekit.virtual.coreml.constants import rounded
 from edgekit.virtual.coreml.package import Package
 from edgekit.virtual.coreml.plan import prepare
 
@@ -74,7 +75,7 @@ def _tensor(item: spec.Named, inputs: Mapping[str, Any]) -> Any:
     if array.dtype.kind not in "fiub":
         raise RunnerError(f"input {item.name} is {array.dtype}", stage="input")
     tensor = torch.from_numpy(np.array(array, np.float32 if item.type.dtype.startswith("float") else np.int64, order="C"))
-    return interpreter.rounded(tensor, item.type.dtype)
+    return rounded(tensor, item.type.dtype)
 
 
 def _array(value: Any, dtype: str) -> Array:

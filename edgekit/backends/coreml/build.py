@@ -1,0 +1,160 @@
+"""From a float32 ML Program and a candidate to a package: the order of the steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgekit import formats
+from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends.coreml import activations, program, rounding, stream
+from edgekit.backends.coreml.rounding import Recipe, Stored
+from edgekit.errors import ConversionError
+from edgekit.formats import Model, Session, mlprogram, mlprogram_write
+from edgekit.graph import Graph
+from edgekit.quantize.grid import Affine
+from edgekit.virtual.coreml.plan import Plan
+from edgekit.virtual.coreml.plan import prepare as prepared
+from edgekit.virtual.coreml.session import Session as Interpreted
+
+RECIPES = {
+    "fp16": Recipe(16),
+    "w8": Recipe(8),
+    "w8a8": Recipe(8),
+    "p8": Recipe(8, table=True),
+    "p6": Recipe(6, table=True),
+    "p4": Recipe(4, table=True),
+}
+
+
+def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
+    """Read the program once; the result builds one candidate a call."""
+    if context.io != "float32":
+        raise ConversionError(f"Core ML packages have float32 edges, not {context.io}", "leave out --io")
+    own = own_precision(model)
+    if own is not None:
+        return lambda candidate: _as_given(model, context, own, candidate)
+    return _Source(model, context).build
+
+
+def own_precision(model: Model) -> str | None:
+    """The precision of a package that is no longer float32, None for a float32 one."""
+    operations = mlprogram.package_of(model).program.block.operations
+    types = {operation.type for operation in operations}
+    if "quantize" in types:
+        return "w8a8"
+    tables = {len(operation.attributes) for operation in operations if operation.type == "constexpr_lut_to_dense"}
+    if tables:
+        return "p6"
+    if any(kind.startswith("constexpr_") for kind in types):
+        return "w8"
+    halves = any(output.type.dtype == "float16" for operation in operations if operation.type != "const" for output in operation.outputs)
+    return "fp16" if halves else None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Source:
+    model: Model
+    context: Context
+
+    @property
+    def deployment(self) -> str:
+        """The oldest system that the package must run on."""
+        return str(self.context.target.options.get("deployment", "iOS16"))
+
+    @property
+    def folder(self) -> Path:
+        """The float32 package."""
+        assert self.model.path is not None
+        return self.model.path
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The float32 program, ready to run."""
+        return prepared(mlprogram.package_of(self.model))
+
+    @functools.cached_property
+    def samples(self) -> list[Mapping[str, Any]]:
+        """Calibration sets as the program takes them."""
+        ready, names = Interpreted(mlprogram.package_of(self.model)), mlprogram.feature_names(self.model)
+        kinds = {spec.name: spec.dtype for spec in self.model.signature.inputs}
+        rows = [ready.tensors({names[n]: a.astype(kinds[n]) for n, a in sample.items()}) for sample in self.context.calibration]
+        return stream.fitting(self.plan, rows)
+
+    def build(self, candidate: Candidate) -> Artifact:
+        """One package."""
+        if candidate.precision == "fp32":
+            return self.finish(candidate, program.single(self.folder, self.deployment), ())
+        if candidate.precision not in RECIPES:
+            raise ConversionError(f"Core ML packages have no precision {candidate.precision!r}")
+        kept = frozenset(candidate.keep_float)
+        recipe = dataclasses.replace(RECIPES[candidate.precision], method=candidate.rounding, kept=kept)
+        grids = self.grids() if candidate.precision == "w8a8" else {}
+        stored = rounding.round_program(self.plan, self.samples, recipe, grids, self.context.progress)
+        made = program.half(self.folder, self.deployment, stored, kept)
+        if any(item.integers is not None for item in stored) or grids:
+            read = {item.layer.name: grids[item.layer.input] for item in stored if item.layer.input in grids}
+            made = program.compressed(made, self.deployment, stored, read)
+        return self.finish(candidate, made, _notices(stored, candidate))
+
+    def grids(self) -> dict[str, Affine]:
+        """8-bit grids of what the layers read."""
+        if not self.samples:
+            raise ConversionError("w8a8 needs calibration data: its activations have fixed ranges", "give --calibration, or choose w8")
+        return activations.grids(self.plan, self.samples)
+
+    def finish(self, candidate: Candidate, made: Any, notices: tuple[str, ...]) -> Artifact:
+        names = mlprogram.feature_names(self.model)
+        folder = self.context.workdir / f"{mlprogram_write.identifier(self.model.name)}-{candidate.precision}.mlpackage"
+        shutil.rmtree(folder, ignore_errors=True)
+        specs = self.model.signature
+        path = mlprogram_write.save(made, folder, [names[s.name] for s in specs.inputs], [names[s.name] for s in specs.outputs])
+        return _artifact(self.model, path, candidate, notices)
+
+
+def _notices(stored: list[Stored], candidate: Candidate) -> tuple[str, ...]:
+    if candidate.precision == "fp16":
+        return ()
+    small = sum(item.integers is None for item in stored)
+    few = sum(item.scales is not None for item in stored) if candidate.precision.startswith("p") else 0
+    told = [f"{small} of {len(stored)} layers have few weights, which stay in half precision"] if small else []
+    told += [f"{few} of {len(stored)} layers read few inputs: their weights have 8-bit steps in place of a table"] if few else []
+    return tuple(told)
+
+
+def _as_given(model: Model, context: Context, own: str, candidate: Candidate) -> Artifact:
+    if candidate.precision != own:
+        hint = f"use --precision {own}, or give the float32 package"
+        raise ConversionError(f"{model.name} is already {own} and cannot become {candidate.precision}", hint)
+    assert model.path is not None
+    folder = context.workdir / f"{mlprogram_write.identifier(model.name)}-{own}.mlpackage"
+    shutil.copytree(model.path, folder)
+    return _artifact(model, folder, candidate, (f"the package is already {own}: its program and weights are kept",))
+
+
+def _artifact(model: Model, path: Path, candidate: Candidate, notices: tuple[str, ...]) -> Artifact:
+    made = formats.module("mlprogram").open(str(path), {})
+    ends = zip((*model.signature.inputs, *model.signature.outputs), (*made.signature.inputs, *made.signature.outputs), strict=True)
+    names = {was.name: now.name for was, now in ends if was.name != now.name}
+    return Artifact(path, "mlprogram", model.signature, candidate, names, notices)
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(path: Path) -> Model:
+    opened: Model = formats.module("mlprogram").open(str(path), {})
+    return opened
+
+
+def emulate(artifact: Artifact) -> Session:
+    """The package in the interpreter, under the source's names."""
+    opened = dataclasses.replace(_opened(artifact.path), signature=artifact.signature)
+    return mlprogram.session(opened)
+
+
+def graph(artifact: Artifact) -> Graph:
+    """The operators of the package."""
+    return mlprogram.graph(_opened(artifact.path))

@@ -1,0 +1,138 @@
+"""Changing an ML Program with coremltools: constants, half precision, compressed weights, 8-bit activations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgekit.backends.coreml.rounding import Stored
+from edgekit.errors import ConversionError
+from edgekit.formats import mlprogram_write
+from edgekit.formats._quiet import quiet
+from edgekit.quantize.grid import Affine
+
+HALF_SUFFIX = "_cast_fp16"
+"""What coremltools appends to the name of a result that it moved to half precision."""
+
+
+def single(folder: Path, deployment: str) -> Any:
+    """The float32 program of a package, for a deployment target (`iOS16` ...), as a coremltools model."""
+    ct = mlprogram_write.coremltools()
+    return _convert(mlprogram_write.load(folder), ct.precision.FLOAT32, deployment)
+
+
+def half(folder: Path, deployment: str, stored: Sequence[Stored], kept: Collection[str]) -> Any:
+    """The program with the layers' values of `stored`, in half precision but for the operators `kept`, as a coremltools model."""
+    ct = mlprogram_write.coremltools()
+    program = mlprogram_write.load(folder)
+    operations = _by_result(program)
+    for item in stored:
+        _set_values(program, operations[item.layer.name], item)
+    chosen = ct.transform.FP16ComputePrecision(op_selector=lambda operation: operation.name not in kept)
+    return _convert(program, chosen, deployment)
+
+
+def compressed(model: Any, deployment: str, stored: Sequence[Stored], grids: Mapping[str, Affine]) -> Any:
+    """A half-precision model with the weights of `stored` as integers or tables, its layers reading through the 8-bit `grids` of their inputs.
+
+    `grids` are by the name of the layer's result.
+    """
+    ct = mlprogram_write.coremltools()
+    program = mlprogram_write.program_of(model)
+    operations = _by_result(program)
+    for item in stored:
+        if item.integers is not None:
+            _compress(program, operations[item.layer.name], item)
+    quantized: dict[str, Any] = {}
+    for name, chosen in grids.items():
+        _quantize_input(program, operations[name], chosen, quantized)
+    return _convert(program, ct.precision.FLOAT32, deployment)
+
+
+def _convert(program: Any, precision: Any, deployment: str) -> Any:
+    ct = mlprogram_write.coremltools()
+    target = getattr(ct.target, deployment)
+    try:
+        with quiet():
+            return ct.convert(
+                program,
+                source="milinternal",
+                convert_to="mlprogram",
+                minimum_deployment_target=target,
+                compute_precision=precision,
+                skip_model_load=True,
+            )
+    except Exception as error:  # coremltools raises what its passes raise
+        raise ConversionError(f"coremltools failed: {mlprogram_write.first_line(error)}") from error
+
+
+def _by_result(program: Any) -> dict[str, Any]:
+    """Operators of the main block by their result's name in the float program."""
+    operations = program.functions["main"].operations
+    return {operation.outputs[0].name.removesuffix(HALF_SUFFIX): operation for operation in operations if operation.outputs}
+
+
+def _set_values(program: Any, operation: Any, item: Stored) -> None:
+    values = {item.layer.parameter: item.weight}
+    if item.layer.kind != "matmul" and (operation.inputs.get("bias") is not None or item.bias.any()):
+        values["bias"] = item.bias
+    with program.functions["main"]:
+        made = {name: _builder().const(val=value, before_op=operation, name=f"{item.layer.name}_{name}") for name, value in values.items()}
+        operation.set_inputs(**made, type_inference=False)
+
+
+def _compress(program: Any, operation: Any, item: Stored) -> None:
+    name = f"{item.layer.name}_{item.layer.parameter}_stored"
+    with program.functions["main"] as block:
+        newer = block.opset_version.value >= mlprogram_write.coremltools().target.iOS18.value
+        make = _table if item.entries is not None else _steps
+        operation.set_inputs(**{item.layer.parameter: make(operation, item, name, newer)}, type_inference=False)
+
+
+def _steps(operation: Any, item: Stored, name: str, newer: bool) -> Any:
+    import numpy as np
+
+    assert item.integers is not None and item.scales is not None
+    data, scales = item.integers.astype(np.int8), item.scales.astype(np.float16)
+    if newer:
+        shape = [-1 if axis == item.layer.axis else 1 for axis in range(data.ndim)]
+        return _builder().constexpr_blockwise_shift_scale(data=data, scale=scales.reshape(shape), before_op=operation, name=name)
+    return _builder().constexpr_affine_dequantize(
+        quantized_data=data, zero_point=np.int8(0), scale=scales, axis=np.int32(item.layer.axis), before_op=operation, name=name
+    )
+
+
+def _table(operation: Any, item: Stored, name: str, newer: bool) -> Any:
+    import numpy as np
+
+    assert item.integers is not None and item.entries is not None
+    entries, bits = item.entries.astype(np.float16), int(np.log2(len(item.entries)))
+    if newer:
+        from coremltools.converters.mil.mil import types
+
+        kind = types.nptype_from_builtin(types.string_to_builtin(f"uint{bits}"))
+        table = entries.reshape([1] * item.integers.ndim + [-1, 1])
+        return _builder().constexpr_lut_to_dense(indices=item.integers.astype(kind), lut=table, before_op=operation, name=name)
+    digits = np.unpackbits(item.integers.reshape(-1, 1).astype(np.uint8), axis=1, bitorder="little")[:, :bits]
+    packed = np.packbits(digits.reshape(-1), bitorder="little")
+    shape = np.array(item.integers.shape, np.uint32)
+    return _builder().constexpr_lut_to_dense(indices=packed, lut=entries, shape=shape, before_op=operation, name=name)
+
+
+def _quantize_input(program: Any, operation: Any, chosen: Affine, made: dict[str, Any]) -> None:
+    import numpy as np
+
+    read = operation.inputs["x"]
+    with program.functions["main"]:
+        if read.name not in made:
+            step = {"scale": np.float16(chosen.scale), "zero_point": np.int8(chosen.zero_point), "before_op": operation}
+            stored = _builder().quantize(input=read, output_dtype="int8", name=f"{read.name}_int8", **step)
+            made[read.name] = _builder().dequantize(input=stored, name=f"{read.name}_from_int8", **step)
+        operation.set_inputs(x=made[read.name], type_inference=False)
+
+
+def _builder() -> Any:
+    from coremltools.converters.mil import Builder
+
+    return Builder

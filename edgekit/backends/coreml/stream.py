@@ -1,0 +1,96 @@
+"""A float32 program and its rounded twin, run side by side on all samples, one layer after another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgekit.backends.coreml import layers
+from edgekit.backends.coreml.layers import MilLayer
+from edgekit.quantize.moments import Moments, moments
+from edgekit.tensors import Array
+from edgekit.virtual.coreml import interpreter
+from edgekit.virtual.coreml.plan import Plan
+
+COLUMNS = (4000, 8000)
+"""Fewest and most input columns gathered a layer; between them, eight for each weight of an output."""
+
+HELD_OUT = 4
+"""Every fourth sample judges, the others teach."""
+
+MEMORY_BYTES = 600_000_000
+"""Live activations of both programs over all samples; fewer samples are used where they would take more."""
+
+Split = tuple[Moments, Moments]
+
+
+class Twins:
+    """Both programs at one place. `half` rounds every result of the rounded one to half precision, but those of the operators `kept`."""
+
+    def __init__(self, plan: Plan, samples: Sequence[Mapping[str, Any]], *, half: bool, kept: frozenset[str] = frozenset()) -> None:
+        self.steps = list(plan.steps)
+        self.samples = len(samples)
+        self._place, self._half, self._kept = 0, half, kept
+        self._through: dict[int, Callable[[Any], Any]] = {}
+        self._float = [dict(sample) for sample in samples]
+        self._rounded = [{name: self._stored(value) for name, value in sample.items()} for sample in samples]
+
+    def advance(self, place: int, plan: Plan) -> None:
+        """Run both up to `place` (exclusive): the float one by `plan`, the rounded one by its steps as they are now."""
+        import torch
+
+        with torch.inference_mode():
+            for at in range(self._place, place):
+                for values in self._float:
+                    interpreter.advance(plan.steps[at], values, {})
+                for values in self._rounded:
+                    interpreter.advance(self.steps[at], values, {})
+                    self._round(self.steps[at], values)
+        self._place = place
+
+    def halves(self, layer: MilLayer, count: int, *, rounded: bool, second: bool) -> Split:
+        """Moments of what a layer reads, on the samples that teach and on those that judge (the same where there is but one kind)."""
+        import numpy as np
+
+        held: dict[bool, list[Array]] = {False: [], True: []}
+        for number, values in enumerate(self._rounded if rounded else self._float):
+            read = self._through[layer.place](values[layer.input]) if rounded and layer.place in self._through else values[layer.input]
+            held[number % HELD_OUT == HELD_OUT - 1].append(layers.columns(layer, self.steps[layer.place], read.float().numpy(), count, seed=number))
+        teach, judge = (moments(np.concatenate(part, axis=1), second=second) if part else None for part in (held[False], held[True]))
+        assert teach is not None
+        return teach, judge or teach
+
+    def change(self, layer: MilLayer, constants: Mapping[str, Any]) -> None:
+        """Give the rounded program other constants at a layer that it has not run yet."""
+        step = self.steps[layer.place]
+        self.steps[layer.place] = dataclasses.replace(step, constants={**step.constants, **constants})
+
+    def read_through(self, layer: MilLayer, function: Callable[[Any], Any]) -> None:
+        """Let a layer of the rounded program read its input through `function` (rounding to an activation's grid)."""
+        step = self.steps[layer.place]
+        self._through[layer.place] = function
+        self.steps[layer.place] = dataclasses.replace(step, kernel=lambda x, **others: step.kernel(x=function(x), **others))
+
+    def _round(self, step: Any, values: dict[str, Any]) -> None:
+        if self._half and step.operation.name not in self._kept:
+            for output in step.operation.outputs:
+                if output.name in values:
+                    values[output.name] = self._stored(values[output.name])
+
+    def _stored(self, value: Any) -> Any:
+        return value.half().float() if self._half and hasattr(value, "is_floating_point") and value.is_floating_point() else value
+
+
+def fitting(plan: Plan, samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """As many samples as fit `MEMORY_BYTES`: the largest results of a few operators in sequence stand for what is alive at once."""
+    import math
+
+    sizes = sorted((4 * math.prod(output.type.shape) for step in plan.steps for output in step.operation.outputs), reverse=True)
+    alive = max(1, 2 * sum(sizes[:3]))
+    return list(samples[: max(HELD_OUT, MEMORY_BYTES // alive)])
+
+
+def count(k: int, samples: int) -> int:
+    """Columns to gather of each sample for a layer of `k` weights an output."""
+    return -(-min(max(8 * k, COLUMNS[0]), COLUMNS[1]) // samples)

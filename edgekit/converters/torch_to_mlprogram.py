@@ -1,0 +1,80 @@
+"""PyTorch -> Core ML's ML Program, with coremltools."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from edgekit.converters import _mlprogram_result
+from edgekit.converters.torch_to_litert import check_operators, example_tensors, flat_module
+from edgekit.errors import ConversionError
+from edgekit.formats import Model, mlprogram_write
+from edgekit.formats._quiet import quiet
+from edgekit.formats._torch_program import is_flat, layer_of, operator_name
+
+SOURCE = "torch"
+RESULT = "mlprogram"
+
+HINT = "express it with other operators, or keep it outside the model"
+
+
+def convert(model: Model, workdir: Path) -> Model:
+    """Convert an exported program. Raises `ConversionError` naming the operator and layer that coremltools has no translation for."""
+    check_operators(model.handle)
+    mlprogram_write.coremltools()
+    try:
+        with quiet():
+            converted = _exported(model)
+    except Exception as first:  # coremltools raises what its parts raise
+        try:
+            with quiet():
+                converted = _traced(model)  # recurrent layers come whole out of a trace, and in pieces out of an export
+        except Exception:  # the first reason is the one that names the model's own operators
+            raise ConversionError(f"{model.name}: {_blame(model, first)}", HINT) from first
+    return _mlprogram_result.result(model, converted, workdir)
+
+
+def _exported(model: Model) -> Any:
+    import torch
+
+    ct = mlprogram_write.coremltools()
+    program = model.handle
+    if not is_flat(program):
+        program = torch.export.export(flat_module(program, program.module()), example_tensors(model))
+    program = program.run_decompositions({})
+    _name_by_layer(program)
+    outputs = [ct.TensorType(name=f"edgekit_output_{i}") for i in range(len(model.signature.outputs))]
+    return ct.convert(program, outputs=outputs, **_mlprogram_result.settings())
+
+
+def _traced(model: Model) -> Any:
+    import numpy as np
+    import torch
+
+    ct = mlprogram_write.coremltools()
+    examples = example_tensors(model)
+    script = torch.jit.trace(flat_module(model.handle, model.handle.module()), examples)
+    kinds = [np.float32 if example.is_floating_point() else np.int32 for example in examples]
+    inputs = [ct.TensorType(f"edgekit_input_{i}", shape=tuple(x.shape), dtype=kinds[i]) for i, x in enumerate(examples)]
+    outputs = [ct.TensorType(name=f"edgekit_output_{i}") for i in range(len(model.signature.outputs))]
+    return ct.convert(script, inputs=inputs, outputs=outputs, **_mlprogram_result.settings())
+
+
+def _name_by_layer(program: Any) -> None:
+    """Name the nodes by the layers they come from: coremltools takes its operators' names from them."""
+    ends = {spec.arg.name for spec in (*program.graph_signature.input_specs, *program.graph_signature.output_specs) if hasattr(spec.arg, "name")}
+    for node in program.graph.nodes:
+        layer = layer_of(node)
+        if node.op == "call_function" and node.name not in ends and layer != node.name:
+            node._rename(mlprogram_write.identifier(layer))
+
+
+def _blame(model: Model, error: Exception) -> str:
+    said = mlprogram_write.first_line(error)
+    wanted = re.search(r"op '?(\w+)'? not implemented|Unsupported fx node (\w+)", str(error))
+    name = next((part for part in wanted.groups() if part), "") if wanted else ""
+    for node in model.handle.graph.nodes:
+        if name and operator_name(node).partition("::")[2].partition(".")[0].rstrip("_") == name.rstrip("_"):
+            return f"{operator_name(node)} in layer {layer_of(node)} has no counterpart in Core ML"
+    return f"coremltools failed: {said}"

@@ -1,0 +1,101 @@
+"""Writing Core ML packages with coremltools: programs to and from memory, and packages on disk that are the same for the same model."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import ConversionError, require
+from edgekit.formats._quiet import quiet
+
+AUTHOR = "com.apple.CoreML"
+
+def coremltools() -> Any:
+    """coremltools, imported without its talk. It takes seconds: only what writes packages needs it."""
+    with quiet():
+        return require("coremltools", extra="coreml", purpose="writing a Core ML package")
+
+
+def identifier(name: str) -> str:
+    """A name as ML Programs take it: letters, digits and underscores."""
+    found = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
+    return f"_{found}" if found[0].isdigit() else found
+
+
+def save(model: Any, folder: Path, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Path:
+    """Write a converted model as a package; `inputs` and `outputs` rename its features, in its order, where a name is free.
+
+    Dates, versions and random identifiers are left out: the same model gives the same bytes.
+    """
+    spec = model.get_spec()
+    _rename(spec, spec.description.input, inputs)
+    _rename(spec, spec.description.output, outputs)
+    spec.description.metadata.Clear()
+    data = folder / "Data" / AUTHOR
+    data.mkdir(parents=True)
+    (data / "model.mlmodel").write_bytes(spec.SerializeToString(deterministic=True))
+    weights = Path(model.weights_dir or "", "weight.bin")
+    if model.weights_dir and weights.is_file():
+        (data / "weights").mkdir()
+        shutil.copyfile(weights, data / "weights" / "weight.bin")
+    (folder / "Manifest.json").write_text(json.dumps(_manifest(data), indent=4, sort_keys=True), "utf-8")
+    return folder
+
+
+def load(folder: Path) -> Any:
+    """The program of a package in coremltools' own form. Raises `ConversionError` when coremltools cannot read it."""
+    ct = coremltools()
+    try:
+        with quiet():
+            return program_of(ct.models.MLModel(str(folder), skip_model_load=True))
+    except Exception as error:  # coremltools raises what its parts raise
+        raise ConversionError(f"{folder.name}: coremltools cannot read the program: {first_line(error)}") from error
+
+
+def program_of(model: Any) -> Any:
+    """The program of a converted model, as it would be read from disk."""
+    coremltools()
+    from coremltools.converters.mil.frontend.milproto import load as milproto
+
+    spec = model.get_spec()
+    return milproto.load(spec, specification_version=spec.specificationVersion, file_weights_dir=model.weights_dir)
+
+
+def first_line(error: BaseException) -> str:
+    """What a foreign error says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def _rename(spec: Any, features: Any, wanted: Sequence[str]) -> None:
+    """Give features the names wanted; one that the program uses inside for something else keeps its own."""
+    ct = coremltools()
+    inside = _names(spec)
+    for name, feature in zip(wanted, list(features), strict=False):
+        if feature.name != name and identifier(name) == name and name not in inside:
+            ct.utils.rename_feature(spec, feature.name, name)
+
+
+def _names(spec: Any) -> set[str]:
+    found: set[str] = set()
+    for function in spec.mlProgram.functions.values():
+        found |= {value.name for value in function.inputs}
+        waiting = list(function.block_specializations.values())
+        while waiting:
+            for operation in waiting.pop().operations:
+                found |= {value.name for value in operation.outputs}
+                waiting += operation.blocks
+    return found
+
+
+def _manifest(data: Path) -> dict[str, Any]:
+    entries = {"model.mlmodel": "Specification", "weights": "Weights"}
+    ids = {name: str(uuid.uuid5(uuid.NAMESPACE_URL, f"{AUTHOR}/{name}")) for name in entries if (data / name).exists()}
+    items = {
+        ids[name]: {"author": AUTHOR, "description": f"CoreML Model {entries[name]}", "name": name, "path": f"{AUTHOR}/{name}"} for name in ids
+    }
+    return {"fileFormatVersion": "1.0.0", "itemInfoEntries": items, "rootModelIdentifier": ids["model.mlmodel"]}
