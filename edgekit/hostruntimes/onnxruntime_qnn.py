@@ -7,7 +7,7 @@ chip's generation nor how fast it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,28 @@ def session(model: Path, arch: int, soc_model: int = 0, context: Path | None = N
 
     Raises `RunnerError` (stage `prepare`) when an operator is refused or the graph cannot be finalized.
     """
+    entries = {"session.disable_cpu_ep_fallback": "1"}
+    if context:
+        entries |= {"ep.context_enable": "1", "ep.context_embed_mode": "1", "ep.context_file_path": str(context)}
+    return _session(model, arch, soc_model, entries)
+
+
+def left_over(model: Path, arch: int, soc_model: int = 0) -> tuple[tuple[str, str], ...]:
+    """Type and name of the operators that the provider leaves to the CPU where that is allowed; empty when it cannot be told."""
+    try:
+        made = _session(model, arch, soc_model, {"session.record_ep_graph_assignment_info": "1"})
+    except RunnerError:
+        return ()
+    parts = [part for part in made.get_provider_graph_assignment_info() if part.ep_name != PROVIDER]
+    return tuple((node.op_type, node.name) for part in parts for node in part.get_nodes())
+
+
+def _session(model: Path, arch: int, soc_model: int, entries: Mapping[str, str]) -> Any:
     ort, qnn = libraries()
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    if context:
-        options.add_session_config_entry("ep.context_enable", "1")
-        options.add_session_config_entry("ep.context_embed_mode", "1")
-        options.add_session_config_entry("ep.context_file_path", str(context))
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
     settings = {"backend_path": qnn.get_qnn_htp_path(), "htp_arch": str(arch), "offload_graph_io_quantization": "0"}
     settings |= {"soc_model": str(soc_model)} if soc_model else {}
     device = next(d for d in ort.get_ep_devices() if d.ep_name == PROVIDER)

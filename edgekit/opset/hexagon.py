@@ -1,6 +1,8 @@
-"""Hexagon's HTP through QDQ ONNX: what the table cannot say. Source: single-operator models given to the HTP simulator."""
+"""Hexagon's HTP through QDQ ONNX: what the table cannot say. Source: single-operator models given to the HTP simulator (QNN API 2.40)."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from edgekit.graph import Operator
 from edgekit.opset import rules
@@ -9,11 +11,87 @@ from edgekit.opset.view import View
 NOT_FINALIZED = frozenset(("GRU", "InstanceNormalization", "LSTM", "RoiAlign", "ScatterND", "Selu", "ThresholdedRelu"))
 """Documented for the provider and taken by its checks, but the simulator could not finalize a small graph with one."""
 
+NEAREST = {("asymmetric", "floor"), ("half_pixel", "round_prefer_ceil"), ("align_corners", "round_prefer_ceil")}
+"""Forms of a nearest Resize that the simulator computes as ONNX defines them."""
+
 
 def refusal(view: View, operator: Operator) -> str | None:
-    """Why the HTP refuses `operator`, or None."""
-    if operator.attributes.get("confirmed"):
-        return None  # the simulator took this very graph
+    """Why the HTP refuses `operator`, or takes it and computes something else; None where it is right."""
+    reason = wrong(view, operator)
+    if reason or operator.attributes.get("confirmed"):
+        return reason  # the simulator took this very graph
     if operator.type in NOT_FINALIZED:
         return f"{operator.type} is documented, but a small graph with it did not finalize on the simulator"
-    return rules.by_table(view, operator)
+    extra = _EXTRA.get(operator.type)
+    return rules.by_table(view, operator) or (extra(view, operator) if extra else None)
+
+
+def wrong(view: View, operator: Operator) -> str | None:
+    """How the simulator takes `operator` and computes something else, or ends; None where neither was seen."""
+    found = _WRONG.get(operator.type)
+    return found(view, operator) if found else None
+
+
+def _resize(view: View, operator: Operator) -> str | None:
+    attributes, data, out = operator.attributes, view.data(operator)[0].shape, view.output(operator).shape
+    mode, place = attributes.get("mode", "nearest"), attributes.get("coordinate_transformation_mode", "half_pixel")
+    if mode == "nearest":
+        how = attributes.get("nearest_mode", "round_prefer_floor")
+        return None if (place, how) in NEAREST else f"it takes other neighbors than ONNX defines for {place} and {how}"
+    scales = attributes.get("constant_inputs", {}).get(2, ())
+    if place != "align_corners" and any(abs(s * d - round(s * d)) > 1e-4 for s, d in zip(scales, data, strict=False)):
+        return "it takes the ratio of the sizes, not the scales given, and they differ here"
+    if place == "pytorch_half_pixel" and 1 in out[2:]:
+        return "it does not know pytorch_half_pixel's rule for a length of 1"
+    return "its cubic form is wrong on a single channel" if mode == "cubic" and data[1:2] == (1,) else None
+
+
+def _average_pool(_view: View, operator: Operator) -> str | None:
+    kernel, pads = operator.attributes.get("kernel_shape", []), operator.attributes.get("pads", [])
+    if operator.attributes.get("ceil_mode", 0):
+        return "with ceil_mode it divides by another count than ONNX"
+    if not operator.attributes.get("count_include_pad", 0) and any(2 * p > k for p, k in zip(pads, [*kernel, *kernel], strict=False)):
+        return "padding of more than half the window, left out of the count, ends the simulator"
+    return None
+
+
+def _lp_pool(_view: View, operator: Operator) -> str | None:
+    padded = any(operator.attributes.get("pads", ())) or operator.attributes.get("auto_pad", "NOTSET").startswith("SAME")
+    return "with padding it is wrong, or ends the simulator" if padded else None
+
+
+def _scatter(_view: View, _operator: Operator) -> str | None:
+    return "it scatters to other places than ONNX"
+
+
+def _reciprocal(_view: View, _operator: Operator) -> str | None:
+    return "values below 1 come back too small by the largest of them: write it as a division"
+
+
+def _tan(_view: View, _operator: Operator) -> str | None:
+    return "it is off by several percent near its poles: write it as sine over cosine"
+
+
+def _gemm(view: View, operator: Operator) -> str | None:
+    bias = view.tensor(operator, 2)
+    matrix = bias is not None and len(bias.shape) > 1 and bias.shape[0] != 1
+    return "its third input is a matrix, and it takes one value an output" if matrix else None
+
+
+def _layer_norm(view: View, operator: Operator) -> str | None:
+    axis, rank = operator.attributes.get("axis", -1), len(view.data(operator)[0].shape)
+    if axis not in (-1, rank - 1):
+        return f"axis {axis}, and it takes the last one only"
+    return "it has no bias, and 16-bit ones need one" if view.tensor(operator, 2) is None else None
+
+
+_WRONG: dict[str, Callable[[View, Operator], str | None]] = {
+    "AveragePool": _average_pool,
+    "LpPool": _lp_pool,
+    "Reciprocal": _reciprocal,
+    "Resize": _resize,
+    "Scatter": _scatter,
+    "ScatterElements": _scatter,
+    "Tan": _tan,
+}
+_EXTRA: dict[str, Callable[[View, Operator], str | None]] = {"Gemm": _gemm, "LayerNormalization": _layer_norm}

@@ -37,7 +37,9 @@ class OnnxLayer:
 
         weight = self.to_matrix(values[self.weight])
         bias = values[self.bias].reshape(-1) if self.bias else np.zeros(weight.shape[0], np.float32)
-        return Layer(weight, np.broadcast_to(bias, weight.shape[:1]).astype(np.float32), 1 if self.kind == "ConvTranspose" else self.groups)
+        if self.kind == "ConvTranspose":  # its groups share rows of weights, and so the largest bias of each
+            return Layer(weight, np.abs(bias).reshape(self.groups, -1).max(0), 1)
+        return Layer(weight, np.broadcast_to(bias, weight.shape[:1]).astype(np.float32), self.groups)
 
     def to_matrix(self, weight: Array) -> Array:
         """A stored weight as [channels of the output axis, the rest]."""

@@ -11,7 +11,7 @@ from edgekit.backends import Artifact, Candidate, Context
 from edgekit.backends.onnxruntime import running, weights
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
-from edgekit.legalize import onnx_prepare
+from edgekit.legalize import onnx_prepare, onnx_rules
 from edgekit.qdq import protos, rounding, stream, write
 from edgekit.quantize.ranges import Histogram
 from edgekit.tensors import Arrays
@@ -29,7 +29,7 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
         raise ConversionError(f"ONNX Runtime artifacts keep the model's own edges, not {context.io}", "leave out --io")
     if own_precision(model):
         return functools.partial(_as_it_is, model, context)
-    prepared = onnx_prepare.prepare(model)
+    prepared = onnx_rules.legalize(onnx_prepare.prepare(model), context.target.delegates[0], context.calibration)
     source = _Source(model, context, protos.canonical(prepared.model.handle), dict(prepared.inputs), dict(prepared.outputs), prepared.notices)
     return source.build
 

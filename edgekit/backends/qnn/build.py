@@ -13,11 +13,12 @@ import msgspec
 
 from edgekit.backends import Artifact, Candidate, Context
 from edgekit.errors import ConversionError, RunnerError, UsageError, close_match
-from edgekit.formats import Model, Session
+from edgekit.formats import Model, Session, _onnx_view
 from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.hostruntimes.onnxruntime_qnn import Build
-from edgekit.legalize import onnx_prepare
-from edgekit.qdq import protos, rounding, stream, write
+from edgekit.legalize import onnx_prepare, onnx_rules
+from edgekit.opset import hexagon, table, view
+from edgekit.qdq import protos, rounding, spans, stream, write
 from edgekit.quantize.ranges import Histogram
 from edgekit.tensors import Array, Arrays, Signature
 
@@ -34,9 +35,20 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
         raise ConversionError(f"{model.name} is already quantized", "give the float model")
     if context.io != "float32":
         raise ConversionError(f"hexagon artifacts have float32 edges, not {context.io}", "leave out --io")
-    prepared = onnx_prepare.prepare(model)
+    prepared = onnx_rules.legalize(onnx_prepare.prepare(model), "hexagon", context.calibration)
+    _refuse_wrong(model.name, prepared.model.handle)
     source = _Source(model, context, protos.canonical(prepared.model.handle), dict(prepared.inputs), dict(prepared.outputs), prepared.notices)
     return source.build
+
+
+def _refuse_wrong(name: str, proto: Any) -> None:
+    """Raise `ConversionError` for operators that the HTP takes and computes otherwise."""
+    graph = _onnx_view.graph(proto, 0)
+    seen = view.make(graph, table.load("hexagon"))
+    for operator in graph.operators:
+        reason = hexagon.wrong(seen, operator)
+        if reason:
+            raise ConversionError(f"{name}: {operator.type} in layer {operator.name}: {reason}", "replace that operator: the HTP would take it")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,7 +82,9 @@ class _Source:
             raise ConversionError(f"{candidate.precision} needs calibration data: its activations have fixed ranges", "give --calibration")
         options = self.context.target.options
         weights = self.weights(candidate.rounding)
-        proto = write.write(weights, self.seen, write.Policy(16 if candidate.precision == "a16w8" else 8))
+        bits = 16 if candidate.precision == "a16w8" else 8
+        seen = spans.widened(weights.proto, self.seen) if bits == 16 else self.seen
+        proto = write.write(weights, seen, write.Policy(bits))
         folder = self.context.workdir / f"{candidate.precision}-{candidate.rounding}" / "hexagon"
         folder.mkdir(parents=True)
         (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
@@ -88,7 +102,10 @@ def _compile(folder: Path, options: dict[str, Any]) -> None:
     try:
         onnxruntime_qnn.session(folder / "model.onnx", options["arch"], options.get("soc_model", 0), folder / "context.onnx")
     except RunnerError as error:
-        raise ConversionError(f"the HTP simulator does not take the model: {error.message}", "'edgekit inspect MODEL' lists its operators") from error
+        left = onnxruntime_qnn.left_over(folder / "model.onnx", options["arch"], options.get("soc_model", 0))
+        named = ", ".join(f"{kind} in layer {name}" for kind, name in left[:5] if not kind.endswith("uantizeLinear"))
+        what = f"the HTP simulator does not take {named}" if named else f"the HTP simulator does not take the model: {error.message}"
+        raise ConversionError(what, "'edgekit inspect MODEL' lists its operators") from error
 
 
 def emulate(artifact: Artifact) -> Session:

@@ -1,0 +1,124 @@
+"""Activations that an exporter wrote out, fused into the operator that targets have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from edgekit.legalize.onnx_rules import Rule
+from edgekit.legalize.onnx_values import attribute, constant, near, number, shape
+
+
+def _erf(op: Any, x: Any, root: Any, one: Any, divides: bool) -> Any:
+    return op.Add(op.Erf(op.Div(x, root) if divides else op.Mul(x, root)), one)
+
+
+def _gelu_half_first(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
+    return op.Mul(op.Mul(x, half), _erf(op, x, root, one, True))
+
+
+def _gelu_half_first_scaled(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
+    return op.Mul(op.Mul(x, half), _erf(op, x, root, one, False))
+
+
+def _gelu_half_last(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
+    return op.Mul(op.Mul(x, _erf(op, x, root, one, True)), half)
+
+
+def _gelu_half_last_scaled(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
+    return op.Mul(op.Mul(x, _erf(op, x, root, one, False)), half)
+
+
+def _gelu_half_inside(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
+    return op.Mul(x, op.Mul(_erf(op, x, root, one, True), half))
+
+
+def _gelu_half_inside_scaled(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
+    return op.Mul(x, op.Mul(_erf(op, x, root, one, False), half))
+
+
+def _gelu(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
+    right = near(half, 0.5) and near(one, 1.0) and (near(root, math.sqrt(2)) or near(root, math.sqrt(0.5)))
+    return op.Gelu(x) if right and _divides(root) else None
+
+
+def _divides(root: Any) -> bool:
+    """The root of two divides, its inverse multiplies."""
+    return all((node.op_type == "Div") == near(root, math.sqrt(2)) for node, _ in root.uses() if node.op_type in ("Div", "Mul"))
+
+
+def _ramp(op: Any, x: Any, three: Any, low: Any, high: Any) -> Any:
+    return op.Clip(op.Add(x, three), low, high)
+
+
+def _hard_sigmoid_divided(op: Any, x: Any, three: Any, low: Any, high: Any, six: Any) -> Any:
+    return op.Div(_ramp(op, x, three, low, high), six)
+
+
+def _hard_sigmoid_scaled(op: Any, x: Any, three: Any, low: Any, high: Any, six: Any) -> Any:
+    return op.Mul(_ramp(op, x, three, low, high), six)
+
+
+def _hard_sigmoid(op: Any, x: Any, three: Any, low: Any, high: Any, six: Any) -> Any:
+    return op.HardSigmoid(x, alpha=1 / 6, beta=0.5) if _is_ramp(three, low, high, six) else None
+
+
+def _is_ramp(three: Any, low: Any, high: Any, six: Any) -> bool:
+    node = six.uses()[0][0]
+    return near(three, 3.0) and near(low, 0.0) and near(high, 6.0) and near(six, 6.0 if node.op_type == "Div" else 1 / 6)
+
+
+def _hard_swish_after(op: Any, x: Any, three: Any, low: Any, high: Any, six: Any) -> Any:
+    return op.Div(op.Mul(x, _ramp(op, x, three, low, high)), six)
+
+
+def _hard_swish_after_scaled(op: Any, x: Any, three: Any, low: Any, high: Any, six: Any) -> Any:
+    return op.Mul(op.Mul(x, _ramp(op, x, three, low, high)), six)
+
+
+def _hard_swish_written_out(op: Any, x: Any, three: Any, low: Any, high: Any, six: Any) -> Any:
+    return op.HardSwish(x) if _is_ramp(three, low, high, six) else None
+
+
+def _hard_swish_of_sigmoid(op: Any, x: Any) -> Any:
+    return op.Mul(x, op.HardSigmoid(x, _allow_other_attributes=True, _outputs=["gate"]))
+
+
+def _hard_swish(op: Any, x: Any, gate: Any) -> Any:
+    node = gate.producer()
+    right = abs(attribute(node, "alpha", 0.2) - 1 / 6) < 1e-6 and abs(attribute(node, "beta", 0.5) - 0.5) < 1e-6
+    return op.HardSwish(x) if right else None
+
+
+def _softplus_written_out(op: Any, x: Any, one: Any) -> Any:
+    return op.Log(op.Add(op.Exp(x), one))
+
+
+def _softplus(op: Any, x: Any, one: Any) -> Any:
+    return op.Softplus(x) if near(one, 1.0) else None
+
+
+def _div_chain(op: Any, x: Any, first: Any, second: Any) -> Any:
+    return op.Div(op.Div(x, first), second)
+
+
+def _one_factor(op: Any, x: Any, first: Any, second: Any) -> Any:
+    values = number(first), number(second)
+    if values[0] is None or values[1] is None or not values[0] * values[1] or shape(x) is None:
+        return None
+    return op.Mul(x, constant(op, 1 / (values[0] * values[1])))
+
+
+GELU = (_gelu_half_first, _gelu_half_first_scaled, _gelu_half_last, _gelu_half_last_scaled, _gelu_half_inside, _gelu_half_inside_scaled)
+
+RULES = (
+    Rule("gelu", "written out with Erf, which NPUs lack", ("Erf", "Mul", "Add"), ("Gelu",), GELU, _gelu, opset=20),
+    Rule("softplus", "written out with Exp, which overflows in half precision and rounds 1 away", ("Exp", "Add", "Log"), ("Softplus",),
+         (_softplus_written_out,), _softplus),
+    Rule("hard-sigmoid", "written out with Clip: one operator has one range to quantize", ("Clip", "Add"), ("HardSigmoid",),
+         (_hard_sigmoid_divided, _hard_sigmoid_scaled), _hard_sigmoid),
+    Rule("hard-swish", "written out with Clip: one operator has one range to quantize", ("Clip", "Add", "Mul"), ("HardSwish",),
+         (_hard_swish_after, _hard_swish_after_scaled), _hard_swish_written_out),
+    Rule("hard-swish-gate", "its gate was an operator of its own", ("HardSigmoid", "Mul"), ("HardSwish",), (_hard_swish_of_sigmoid,), _hard_swish),
+    Rule("div-chain", "two divisions by constants are one multiplication", ("Div",), ("Mul",), (_div_chain,), _one_factor, commutes=False),
+)  # fmt: skip

@@ -1,0 +1,188 @@
+"""ONNX's own single-operator tests through the Hexagon route, on the HTP simulator: `python -m tests.conformance.node_tests NAME...`.
+
+Each case is calibrated on its own inputs, packaged with 16-bit activations (what 8 bits cannot tell apart is no fault of the route), run on the
+simulator with CPU fallback disabled, and compared with the outputs that ship with the test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+TARGET = "hexagon-v75"
+PRECISION = "a16w8"
+TOLERANCE = 0.02
+"""Largest error of a float output, as a share of its largest magnitude: 16-bit steps, and coarser ones inside (the chip multiplies two 16-bit
+matrices with 8 bits of one of them). Where the quantized file itself loses more (large ranges, steep functions), twice of what it loses in
+ONNX Runtime.
+"""
+
+WEIGHTED = frozenset(("Conv", "ConvTranspose", "Gemm", "BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization",
+                      "RMSNormalization", "PRelu", "Clip", "Resize", "Upsample", "Pad", "LSTM", "GRU", "RNN"))  # fmt: skip
+"""Operators whose inputs behind the first are weights or settings: exported models hold them as constants, and so do these cases."""
+
+STATUSES = ("exact", "refused", "wrong", "crashed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of one case. `worst` is the simulator's largest error as a share of the output's largest magnitude, `lost` that of the same
+    quantized file in ONNX Runtime; `reason` of a refusal or crash.
+    """
+
+    name: str
+    operator: str
+    opset: int
+    status: str
+    reason: str = ""
+    worst: float = 0.0
+    lost: float = 0.0
+
+
+@functools.cache
+def cases() -> dict[str, Path]:
+    """The float cases by name: tensors only, float32 among inputs or outputs, standard operators."""
+    found = {case.name: Path(case.model_dir or "") for case in load_model_tests(kind="node")}
+    return {name: folder for name, folder in sorted(found.items()) if _is_float(onnx.load(folder / "model.onnx"))}
+
+
+def _is_float(model: Any) -> bool:
+    ends = (*model.graph.input, *model.graph.output)
+    if not all(value.type.HasField("tensor_type") for value in ends) or {o.domain for o in model.opset_import} - {"", "ai.onnx"}:
+        return False
+    return any(value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for value in ends)
+
+
+def run(name: str) -> Outcome:
+    """One case, in this process."""
+    folder = cases()[name]
+    model = onnx.load(folder / "model.onnx")
+    operator, opset = _operator(name, model), max(o.version for o in model.opset_import)
+    wanted = _data(folder, model, "output")
+    inputs = _bind(model, _data(folder, model, "input"))
+    from edgekit.errors import EdgekitError
+
+    try:
+        got, cpu, notices = _through_hexagon(model, name, inputs)
+    except EdgekitError as error:
+        return Outcome(name, operator, opset, "refused", error.message)
+    except Exception as error:
+        return Outcome(name, operator, opset, "crashed", f"{type(error).__name__}: {str(error)[:200]}")
+    if any("training mode" in notice for notice in notices):
+        return Outcome(name, operator, opset, "refused", "training mode: switched off with a notice, so the random mask of the test is not computed")
+    worst, lost = (max((_error(values[key], value) for key, value in wanted.items()), default=0.0) for values in (got, cpu))
+    if worst <= max(TOLERANCE, 2 * lost):
+        return Outcome(name, operator, opset, "exact", "", worst, lost)
+    return _caught(Outcome(name, operator, opset, "wrong", "", worst, lost), got, wanted)
+
+
+def _caught(outcome: Outcome, got: dict[str, Any], wanted: dict[str, Any]) -> Outcome:
+    """Packaging weighs every build against the float source: what is below the profile's bound becomes no bundle."""
+    from edgekit import parity, target
+    from edgekit.tensors import TensorSpec
+
+    specs = tuple(TensorSpec(key, value.shape, str(value.dtype)) for key, value in wanted.items())
+    loss = parity.compare_all([wanted], [got], reference_specs=specs)
+    errors = [f.message for f in parity.judge(loss, target.load(TARGET).tolerance.quantization[PRECISION]) if f.severity == "error"]
+    return dataclasses.replace(outcome, status="refused", reason=f"not packaged: {errors[0]}") if errors else outcome
+
+
+def _operator(name: str, model: Any) -> str:
+    """The operator under test: the only one, or the first of a function body written out."""
+    kinds = [node.op_type for node in model.graph.node if node.op_type != "Constant"]
+    return kinds[0] if len(kinds) == 1 else f"{name.removeprefix('test_').partition('_expanded')[0]} (written out)"
+
+
+def _data(folder: Path, model: Any, side: str) -> dict[str, Any]:
+    values = model.graph.input if side == "input" else model.graph.output
+    files = [folder / "test_data_set_0" / f"{side}_{index}.pb" for index in range(len(values))]
+    return {value.name: numpy_helper.to_array(onnx.load_tensor(str(file))) for value, file in zip(values, files, strict=True) if file.is_file()}
+
+
+def _bind(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Make settings (integers behind the first input) and weights constants of the model; what is left is fed."""
+    first = model.graph.input[0].name if model.graph.input else ""
+    settings = {name for node in model.graph.node if node.op_type in WEIGHTED for name in node.input[1:]}
+    bound = {n for n, value in inputs.items() if n != first and (n in settings or value.dtype.kind in "iub")}
+    model.graph.initializer.extend(numpy_helper.from_array(inputs[name], name) for name in bound)
+    kept = [value for value in model.graph.input if value.name not in bound]
+    copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
+    del model.graph.input[:]
+    model.graph.input.extend(copies)
+    return {name: value for name, value in inputs.items() if name not in bound}
+
+
+def _through_hexagon(model: Any, name: str, inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:
+    """Outputs of the simulator, outputs of the same quantized file in ONNX Runtime, and what the user is told."""
+    from edgekit import formats, target
+    from edgekit.backends import Candidate, Context, qnn
+    from edgekit.backends.onnxruntime import running
+    from edgekit.formats import onnx as format_onnx
+
+    shapes = {key: value.shape for key, value in inputs.items()}
+    opened = format_onnx.from_proto(model, name, "", shapes)
+    formats.session(opened).run(inputs)
+    with tempfile.TemporaryDirectory() as scratch:
+        artifact = qnn.prepare(opened, Context(target.load(TARGET), [inputs], Path(scratch)))(Candidate(PRECISION, "nearest"))
+        cpu = running.session(artifact.path / "model.onnx", artifact.signature, artifact.runtime_names)
+        return qnn.emulate(artifact).run(inputs), cpu.run(inputs), opened.notices
+
+
+def _error(got: Any, wanted: Any) -> float:
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return float("inf")
+    if not np.issubdtype(wanted.dtype, np.floating):
+        return 0.0 if np.array_equal(got, wanted) else float("inf")
+    finite = np.isfinite(wanted)
+    if not np.array_equal(got[~finite], wanted[~finite], equal_nan=True):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    size = float(np.abs(wanted[finite]).max())
+    worst = float(np.abs(got[finite].astype(np.float64) - wanted[finite]).max())
+    return worst / size if size else worst
+
+
+def run_all(names: Iterable[str], processes: int = 1) -> Iterator[Outcome]:
+    """Cases in processes of their own, so that a crash of the simulator costs one case. Unordered."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    listed = list(names)
+    parts = [listed[start::processes] for start in range(processes)]
+    with ThreadPoolExecutor(processes) as pool:
+        for outcomes in pool.map(lambda part: list(_in_process(part)), parts):
+            yield from outcomes
+
+
+def _in_process(names: list[str]) -> Iterator[Outcome]:
+    left = list(names)
+    while left:
+        with subprocess.Popen(
+            [sys.executable, "-m", __name__, *left], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("{"):
+                    yield Outcome(**json.loads(line))
+                    left.pop(0)
+        if left:
+            yield Outcome(left[0], "", 0, "crashed", f"the process ended with {process.returncode}")
+            left.pop(0)
+
+
+if __name__ == "__main__":
+    for case in sys.argv[1:]:
+        print(json.dumps(dataclasses.asdict(run(case))), flush=True)
