@@ -214,17 +214,80 @@ def test_equalizing_a_residual_chain_leaves_the_float_function(tmp_path):
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
-def test_layer_columns_give_the_layer_s_own_output(tmp_path):
-    model = net(tmp_path)
+def transposed(b: Builder, x: int, name: str, weight, bias, *, stride: int, same: bool) -> int:
+    """TRANSPOSE_CONV of [1, height, width, inputs] by `weight` [outputs, height, width, inputs]."""
+    made, size = flatbuffer.schema(), [int(s) for s in b.graph.tensors[x].shape[1:3]]
+    options = made.TransposeConvOptionsT()
+    options.strideH = options.strideW = stride
+    options.padding = made.Padding.SAME if same else made.Padding.VALID
+    out = [s * stride + (0 if same else max(k - stride, 0)) for s, k in zip(size, weight.shape[1:3], strict=True)]
+    shape = np.array([1, *out, weight.shape[0]], np.int32)
+    inputs = [b.constant(f"{name}/shape", shape), b.constant(f"{name}/w", weight), x, b.constant(f"{name}/b", bias)]
+    return b.op("TRANSPOSE_CONV", inputs, name, tuple(int(s) for s in shape), options, version=3)
+
+
+def decoder(folder: Path):
+    random = np.random.default_rng(3)
+    b = Builder(("x", (1, 8, 8, 3)))
+    one = transposed(b, 0, "one", floats(random, 6, 3, 3, 3, scale=0.3), floats(random, 6), stride=2, same=True)
+    two = transposed(b, one, "two", floats(random, 4, 2, 2, 6, scale=0.3), floats(random, 4), stride=2, same=False)
+    return b.write(folder, transposed(b, two, "y", floats(random, 5, 4, 4, 4, scale=0.3), floats(random, 5), stride=1, same=False))
+
+
+def unrolled(folder: Path, steps: int = 4):
+    """A recurrent layer unrolled: every step multiplies by the same weights."""
+    random = np.random.default_rng(4)
+    b = Builder(*[(f"x{i}", (1, 24)) for i in range(steps)])
+    weight, bias = b.constant("w", floats(random, 24, 24, scale=0.25)), b.constant("b", floats(random, 24, scale=0.2))
+    state = 0
+    for step in range(steps):
+        added = b.op("ADD", [state, step], f"sum{step}", (1, 24), flatbuffer.schema().AddOptionsT()) if step else 0
+        dense = b.op("FULLY_CONNECTED", [added, weight, bias], f"dense{step}", (1, 24), flatbuffer.schema().FullyConnectedOptionsT())
+        state = b.op("TANH", [dense], f"state{step}", (1, 24))
+    return b.write(folder, state)
+
+
+@pytest.mark.parametrize("make", [net, decoder])
+def test_layer_columns_give_the_layer_s_own_output(tmp_path, make):
+    model = make(tmp_path)
     parsed = flatbuffer.load(model.path.read_bytes())
     session = Interpreter(model.path.read_bytes(), model.signature, keep_all=True)
     session.run(samples(1)[0])
-    for layer in layers.find(parsed):
+    found = layers.find(parsed)
+    assert len(found) >= 3
+    for layer in found:
         linear, values = layer.layer(parsed), session.tensor(layer.input)
-        columns = layers.columns(layer, values, 10_000, seed=0)
+        columns = layers.columns(layer, values, linear.weight.shape[1], 10_000, seed=0)
         made = np.matmul(columns, linear.grouped.transpose(0, 2, 1)).transpose(1, 0, 2).reshape(-1, linear.weight.shape[0]) + linear.bias
         wanted = session.tensor(layer.output).reshape(made.shape)
         np.testing.assert_allclose(np.maximum(made, 0) if wanted.min() >= 0 else made, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["w8", "w8-dynamic"])
+def test_transposed_convolutions_are_rounded_by_data(tmp_path, precision):
+    model, fresh = decoder(tmp_path), samples(8, seed=5)
+    build = litert.prepare(model, context(tmp_path, samples(32)))
+    session = Interpreter(model.path.read_bytes(), model.signature)
+    wanted = np.concatenate([session.run(s)["y"] for s in fresh])
+    nearest, second = (
+        sqnr(wanted, np.concatenate([outputs(build(Candidate(precision, rounding=r)), s)["y"] for s in fresh])) for r in ("nearest", "second-order")
+    )
+    assert second > nearest + 1
+
+
+def test_tied_weights_are_rounded_once_and_stored_once(tmp_path):
+    model, random = unrolled(tmp_path), np.random.default_rng(9)
+    mix = floats(random, 4, 24)
+    sets = [{f"x{i}": floats(random, 1, 4) @ mix + 0.1 * floats(random, 1, 24) for i in range(4)} for _ in range(40)]
+    parsed = flatbuffer.load(model.path.read_bytes())
+    assert [len(layer.ties) for layer in layers.find(parsed)] == [3]
+    build = litert.prepare(model, context(tmp_path, sets[:32]))
+    session = Interpreter(model.path.read_bytes(), model.signature)
+    wanted = np.concatenate([session.run(s)["state3"] for s in sets[32:]])
+    artifacts = [build(Candidate("w8", rounding=r)) for r in ("nearest", "second-order")]
+    nearest, second = (sqnr(wanted, np.concatenate([outputs(a, s)["state3"] for s in sets[32:]])) for a in artifacts)
+    assert second > nearest
+    assert artifacts[1].path.stat().st_size == artifacts[0].path.stat().st_size < 24 * 24 * 2 + 6000
 
 
 def test_ours_is_never_worse_than_the_stock_quantizer_on_its_samples(built, tmp_path):

@@ -112,6 +112,29 @@ def test_bias_correction_takes_back_what_earlier_layers_shifted():
     np.testing.assert_allclose(outputs.mean(axis=0), (columns[0] @ layer.weight.T).mean(axis=0), atol=1e-5)
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_weights_make_up_for_noise_that_earlier_layers_left(groups):
+    random = np.random.default_rng(15)
+    mix = np.diag(np.geomspace(1, 0.02, 12))  # the last inputs are so small that noise drowns them
+    wanted = (random.standard_normal((groups, 6000, 12)) @ mix).astype(np.float32)
+    seen = (wanted + 0.1 * random.standard_normal(wanted.shape) + 0.2).astype(np.float32)
+    layer = Layer(random.standard_normal((groups * 4, 12)) @ np.linalg.inv(mix) / 10, np.zeros(groups * 4), groups)
+    halves = [slice(0, 4000), slice(4000, 5000)]
+    means = tuple(moments(wanted[:, half], second=False) for half in halves)
+    plain = tuple(moments(seen[:, half]) for half in halves)
+    crossed = tuple(moments(seen[:, half], wanted[:, half]) for half in halves)
+    fresh, goal = (array[:, 5000:].astype(np.float64) for array in (seen, wanted))
+
+    def error(rounded) -> float:
+        made = np.matmul(fresh, rounded.weight.reshape(groups, -1, 12).transpose(0, 2, 1)) + rounded.bias.reshape(groups, 1, -1)
+        return float(((made - np.matmul(goal, layer.grouped.transpose(0, 2, 1))) ** 2).mean())
+
+    assert error(round_layer(layer, crossed, means)) < 0.5 * error(round_layer(layer, plain, means))
+    exact = [np.linalg.lstsq(fresh[g], goal[g] @ layer.grouped[g].T, rcond=None) for g in range(groups)]
+    best = np.mean([((fresh[g] @ found[0] - goal[g] @ layer.grouped[g].T) ** 2).mean() for g, found in enumerate(exact)])
+    assert error(round_layer(layer, crossed, means)) < 1.15 * best  # scales stay those of the float weights
+
+
 def test_a_method_that_fails_on_held_out_samples_is_not_used():
     random = np.random.default_rng(17)
     weight = random.standard_normal((8, 64))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from edgekit.calibration import checks, fitting, sources
 from edgekit.errors import UsageError
 from edgekit.preprocess import Preprocess
+from edgekit.quantize.sampling import spread
 from edgekit.tensors import Array, Signature, TensorSpec
 
 if TYPE_CHECKING:
@@ -56,16 +57,17 @@ def load(reference: str, signature: Signature, preprocess: Preprocess | None = N
 
 
 def split(calibration: Calibration, holdout: int) -> tuple[Calibration, Calibration]:
-    """Two parts, evenly interleaved: what to calibrate on, and `holdout` samples to judge on.
+    """Two parts: what to calibrate on, and `holdout` samples to judge on, one of each stretch of the data.
 
-    At least one sample stays on each side; a single sample is on both, with a notice.
+    A fixed stride would pick the same kinds over and over from data that come in turns (one image of each class, then the next). At least
+    one sample stays on each side; a single sample is on both, with a notice. The same counts always give the same split.
     """
     count = len(calibration.samples)
     if count < 2:
         notice = "the only sample both calibrates and judges: the measured fidelity is too good"
         both = dataclasses.replace(calibration, notices=(*calibration.notices, notice))
         return both, both
-    held = {(2 * i + 1) * count // (2 * max(1, min(holdout, count - 1))) for i in range(max(1, min(holdout, count - 1)))}
+    held = set(spread(count, max(1, min(holdout, count - 1))))
     return _part(calibration, [i for i in range(count) if i not in held]), _part(calibration, sorted(held))
 
 

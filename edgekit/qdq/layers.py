@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from edgekit.qdq import protos
+from edgekit.quantize import windows
 from edgekit.quantize.moments import Layer
 from edgekit.tensors import Array
 
@@ -75,17 +76,13 @@ def find(proto: Any) -> list[OnnxLayer]:
 
 def columns(layer: OnnxLayer, values: Array, count: int, seed: int) -> Array:
     """What the layer's kernel sees at `count` output positions: float32 [groups, samples, k]. The same seed picks the same positions."""
-    import numpy as np
-
-    random = np.random.default_rng(seed)
     if not layer.window:
-        rows = values.reshape(-1, values.shape[-1])
-        return rows[_pick(random, rows.shape[0], count)][None]
-    planes = values if values.ndim == 4 else values[:, :, None, :]
-    patches = _patches(layer.window, planes.transpose(0, 2, 3, 1), random, count)
-    samples, height, width, channels = patches.shape
-    split = patches.reshape(samples, height * width, layer.groups, channels // layer.groups)
-    return np.ascontiguousarray(split.transpose(2, 0, 3, 1).reshape(layer.groups, samples, -1))
+        return windows.rows(values, values.shape[-1], count, seed)
+    planes = (values if values.ndim == 4 else values[:, :, None, :]).transpose(0, 2, 3, 1)
+    kernel, stride, dilation, before, after = layer.window
+    out = [(planes.shape[1 + a] + before[a] + after[a] - (kernel[a] - 1) * dilation[a] - 1) // stride[a] + 1 for a in (0, 1)]
+    window = windows.Window(*((row[0], row[1]) for row in (kernel, stride, dilation, before, out)))
+    return windows.by_group(windows.patches(window, planes, count, seed), layer.groups, channels_first=True)
 
 
 def _describe(index: int, node: Any, weight: Array, values: dict[str, Array], shape: tuple[int, ...]) -> OnnxLayer | None:
@@ -128,25 +125,3 @@ def _window(found: dict[str, Any], kernel_shape: tuple[int, ...], shape: tuple[i
         before, after = (small, large) if mode == "SAME_UPPER" else (large, small)
     rows = (kernel, strides, dilations, before, after)
     return rows if rank == 2 else tuple((fill, *row) for fill, row in zip((1, 1, 1, 0, 0), rows, strict=True))
-
-
-def _patches(window: tuple[tuple[int, ...], ...], values: Array, random: Any, count: int) -> Array:
-    """float32 [samples, kernel height, kernel width, channels] of values [images, height, width, channels]."""
-    import numpy as np
-
-    kernel, stride, dilation, before, after = window
-    size = values.shape[1:3]
-    out = [(size[a] + before[a] + after[a] - (kernel[a] - 1) * dilation[a] - 1) // stride[a] + 1 for a in (0, 1)]
-    chosen = _pick(random, values.shape[0] * out[0] * out[1], count)
-    image, place = np.divmod(chosen, out[0] * out[1])
-    row = (place // out[1] * stride[0] - before[0])[:, None] + np.arange(kernel[0]) * dilation[0]
-    column = (place % out[1] * stride[1] - before[1])[:, None] + np.arange(kernel[1]) * dilation[1]
-    inside = ((row >= 0) & (row < size[0]))[:, :, None] & ((column >= 0) & (column < size[1]))[:, None, :]
-    found = values[image[:, None, None], np.clip(row, 0, size[0] - 1)[:, :, None], np.clip(column, 0, size[1] - 1)[:, None, :]]
-    return np.where(inside[..., None], found, np.float32(0))
-
-
-def _pick(random: Any, available: int, count: int) -> Array:
-    import numpy as np
-
-    return np.arange(available) if available <= count else np.sort(random.choice(available, count, replace=False))

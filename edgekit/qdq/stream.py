@@ -9,10 +9,11 @@ from typing import Any
 from edgekit.errors import ConversionError
 from edgekit.qdq import protos
 from edgekit.quantize.ranges import Histogram, histogram
+from edgekit.quantize.shelf import Shelf
 from edgekit.tensors import Array, Arrays
 
-MEMORY_BYTES = 256_000_000
-"""Live activations of all samples are kept in memory up to this; beyond it they lie in files of the work folder."""
+MEMORY_BYTES = 128_000_000
+"""Live activations of all samples that one stream keeps in memory; beyond it they lie in files of the work folder."""
 
 VALUES = 65536
 """Values of an activation that are kept over all samples, for its histogram."""
@@ -24,7 +25,7 @@ class Stream:
     """All samples at one place of the graph: behind the nodes run so far, with the values that later nodes read."""
 
     def __init__(self, proto: Any, samples: Sequence[Arrays], folder: Path) -> None:
-        self._proto, self._shelf, self._place, self._count = proto, _Shelf(folder), 0, len(samples)
+        self._proto, self._shelf, self._place, self._count = proto, Shelf[str](folder, MEMORY_BYTES), 0, len(samples)
         self._last_use = {name: index for index, node in enumerate(proto.graph.node) for name in node.input}
         self._live = {value.name for value in proto.graph.input} & set(samples[0]) if samples else set()
         for number, sample in enumerate(samples):
@@ -123,36 +124,3 @@ def _pick(flat: Array, count: int, seed: int) -> Array:
     import numpy as np
 
     return flat.copy() if flat.size <= count else flat[np.random.default_rng(seed).integers(0, flat.size, count)]
-
-
-class _Shelf:
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._held, self._bytes, self._names = folder, dict[tuple[int, str], Any](), 0, dict[str, int]()
-
-    def put(self, sample: int, name: str, array: Array) -> None:
-        import numpy as np
-
-        if self._bytes + array.nbytes <= MEMORY_BYTES:
-            self._bytes += array.nbytes
-            self._held[sample, name] = array
-            return
-        path = self._folder / f"activation-{sample}-{self._names.setdefault(name, len(self._names))}.npy"
-        np.save(path, array)
-        self._held[sample, name] = path
-
-    def get(self, sample: int, name: str) -> Array:
-        import numpy as np
-
-        held = self._held[sample, name]
-        return np.load(held) if isinstance(held, Path) else held  # type: ignore[no-any-return]  # an array
-
-    def drop(self, sample: int, name: str) -> None:
-        held = self._held.pop((sample, name), None)
-        if isinstance(held, Path):
-            held.unlink()
-        elif held is not None:
-            self._bytes -= held.nbytes
-
-    def clear(self) -> None:
-        for sample, name in list(self._held):
-            self.drop(sample, name)

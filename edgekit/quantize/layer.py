@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from edgekit.quantize import bias, grid, rounding
+from edgekit.quantize.gathering import Split
 from edgekit.quantize.moments import Layer, Moments, merge
 from edgekit.tensors import Array
 
 ROUND_OFF = 1e-5
 """Relative error of a covariance taken as the difference of single-precision moments."""
+
+GOAL_DAMPINGS = (0.002, 0.03, 0.3)
+"""How much the weights to round toward are held to the layer's own, in mean variances of its inputs."""
+
+BIAS_STEPS = 2.0**30
+"""A bias is stored in int32 steps; scales are kept large enough for half of that range."""
 
 METHODS = ("nearest", "bias", "second-order")
 
@@ -36,8 +44,8 @@ class Rounded:
 
 def round_layer(
     layer: Layer,
-    seen: tuple[Moments, Moments] | None = None,
-    wanted: tuple[Moments, Moments] | None = None,
+    seen: Split | None = None,
+    wanted: Split | None = None,
     *,
     method: str = "second-order",
     bits: int = 8,
@@ -46,8 +54,9 @@ def round_layer(
     """Round a layer by `method`: `nearest`, `bias` (nearest, bias corrected) or `second-order` (and bias corrected).
 
     `seen` are moments of what the layer reads in the quantized model, on samples to learn from and on samples held out; `wanted` of
-    what it reads in the float model at the same places (only means are used), the same where they are not given. `scales` are
-    [outputs, k]; by default those of the largest weight of each output. Raises `ValueError` for an unknown method or missing moments.
+    what it reads in the float model at the same places (only means are used), the same where they are not given. Where `seen` holds
+    the cross moments of both, weights are rounded toward what makes up for the difference. `scales` are [outputs, k]; by default those
+    of the largest weight of each output. Raises `ValueError` for an unknown method or missing moments.
     """
     if method not in METHODS or (seen is None and method != "nearest"):
         raise ValueError(f"round_layer: method {method!r} {'needs moments of the inputs' if method in METHODS else 'is unknown'}")
@@ -56,34 +65,68 @@ def round_layer(
     if seen is None or method == "nearest":
         return rounded
     if method == "second-order":
-        rounded = _by_data(layer, rounded, seen, bits)
+        rounded = _by_data(layer, rounded, seen, wanted or seen, bits)
     return _with_bias(layer, rounded, seen, wanted or seen)
 
 
-def _by_data(layer: Layer, plain: Rounded, seen: tuple[Moments, Moments], bits: int) -> Rounded:
+def _by_data(layer: Layer, plain: Rounded, seen: Split, wanted: Split, bits: int) -> Rounded:
     """Learn from `seen[0]` with more and more damping while the held-out samples agree; then settle single integers on all samples."""
     import numpy as np
 
-    shape = layer.grouped.shape
-    scales, (teach, judge) = plain.scales.reshape(shape), (half.covariance for half in seen)  # the mean error is the bias's to take back
-
-    floor = ROUND_OFF * float(np.trace(seen[0].second, axis1=1, axis2=2).max()) / shape[2]
-
-    def loss(integers: Array) -> float:
-        return float(rounding.output_error(layer.grouped, integers.reshape(shape) * scales, judge).sum())
-
-    best, least, chosen = plain.integers, loss(plain.integers), 0.0
-    for damping in _dampings(seen[0].count / shape[2]):
-        found = rounding.second_order(layer.grouped, scales, rounding.damped(teach, damping, floor), bits=bits, sweeps=0)
-        if chosen and loss(found) >= least:
+    scales = plain.scales.reshape(layer.grouped.shape)
+    floor = ROUND_OFF * float(np.trace(seen[0].second, axis1=1, axis2=2).max()) / layer.weight.shape[1]
+    goal = _best_goal(layer, seen, wanted, floor)
+    best, least, chosen = plain.integers, _loss(layer, plain.integers * plain.scales, seen[1], wanted[1]), 0.0
+    for damping in _dampings(seen[0].count / layer.weight.shape[1]):
+        teach = rounding.damped(seen[0].covariance, damping, floor)  # the mean error is the bias's to take back
+        found = rounding.second_order(_goal(layer, seen[0], wanted[0], goal, floor), scales, teach, bits=bits, sweeps=0)
+        loss = _loss(layer, found * scales, seen[1], wanted[1])
+        if chosen and loss >= least:
             break
-        if loss(found) < least:
-            best, least, chosen = found, loss(found), damping
+        if loss < least:
+            best, least, chosen = found, loss, damping
     if not chosen:
         return dataclasses.replace(plain, weight_left=True)
-    everything = rounding.damped(_both(seen).covariance, chosen, floor)
-    settled = rounding.coordinate_descent(layer.grouped, best.reshape(shape), scales, everything, bits=bits)
+    everything, float_means = _both(seen), _both(wanted)
+    target = _goal(layer, everything, float_means, goal, floor)
+    second = rounding.damped(everything.covariance, chosen, floor)
+    settled = rounding.coordinate_descent(target, best.reshape(scales.shape), scales, second, bits=bits)
     return dataclasses.replace(plain, integers=settled.reshape(plain.integers.shape))
+
+
+def _best_goal(layer: Layer, seen: Split, wanted: Split, floor: float) -> float | None:
+    """The damping with which `_goal` from the samples that teach does best on those held out; None where the layer's own weights do."""
+    if seen[0].cross is None:
+        return None
+    tried: tuple[float | None, ...] = (None, *GOAL_DAMPINGS)
+    losses = [_loss(layer, _goal(layer, seen[0], wanted[0], damping, floor), seen[1], wanted[1]) for damping in tried]
+    return tried[losses.index(min(losses))]
+
+
+def _goal(layer: Layer, seen: Moments, wanted: Moments, damping: float | None, floor: float) -> Array:
+    """The float weights [groups, outputs / groups, k] that give, from what the quantized model reads, most nearly the float layer's outputs.
+
+    Least squares of W w - V x: V = W E[w xT] E[x xT]^-1 = W + W (E[w xT] - E[x xT]) E[x xT]^-1, damped toward W; Li et al. 2025, «GPTAQ»
+    (asymmetric calibration). Noise that earlier layers left in small inputs is so kept from growing.
+    """
+    import numpy as np
+
+    drift = None if damping is None else seen.drift(wanted.mean)
+    if drift is None:
+        return layer.grouped.astype(np.float64)
+    missing = np.matmul(layer.grouped, drift).transpose(0, 2, 1)
+    found: Array = layer.grouped + np.linalg.solve(rounding.damped(seen.covariance, damping or 0.0, floor), missing).transpose(0, 2, 1)
+    return found
+
+
+def _loss(layer: Layer, weight: Array, seen: Moments, wanted: Moments) -> float:
+    """Mean squared distance of `weight`'s outputs from the float layer's, but for their means and a constant."""
+    import numpy as np
+
+    change = weight.reshape(layer.grouped.shape) - layer.grouped
+    drift = seen.drift(wanted.mean)
+    found = float(rounding.output_error(layer.grouped + change, layer.grouped, seen.covariance).sum())
+    return found if drift is None else found - 2 * float((np.matmul(layer.grouped, drift) * change).sum())
 
 
 def _dampings(samples_per_input: float) -> tuple[float, ...]:
@@ -91,7 +134,7 @@ def _dampings(samples_per_input: float) -> tuple[float, ...]:
     return (0.1,) if samples_per_input >= 25 else (0.1, 1.0) if samples_per_input >= 5 else (1.0, 10.0)
 
 
-def correct_bias(layer: Layer, rounded: Array, seen: tuple[Moments, Moments], wanted: tuple[Moments, Moments], present: Array) -> Array:
+def correct_bias(layer: Layer, rounded: Array, seen: Split, wanted: Split, present: Array) -> Array:
     """The bias, float64 [outputs], that takes back the mean error of `rounded` weights [outputs, k] on what they see; the `present` one
     where that is better on the held-out half.
     """
@@ -101,10 +144,34 @@ def correct_bias(layer: Layer, rounded: Array, seen: tuple[Moments, Moments], wa
     return bias.corrected(layer, rounded, _both(wanted).mean, _both(seen).mean)
 
 
-def _with_bias(layer: Layer, rounded: Rounded, seen: tuple[Moments, Moments], wanted: tuple[Moments, Moments]) -> Rounded:
+def _with_bias(layer: Layer, rounded: Rounded, seen: Split, wanted: Split) -> Rounded:
     moved = correct_bias(layer, rounded.weight, seen, wanted, layer.bias)
     return dataclasses.replace(rounded, bias=moved, bias_left=bool((moved == layer.bias).all()))
 
 
-def _both(halves: tuple[Moments, Moments]) -> Moments:
+def _both(halves: Split) -> Moments:
     return halves[0] if halves[0] is halves[1] else merge(*halves)
+
+
+def bias_floor(bias: Array, reach: float, levels: int) -> Array | float:
+    """Smallest weight scales, [outputs, 1], at which a bias still fits its int32 steps of input scale times weight scale.
+
+    `reach` is how far the layer's inputs go, on either side of zero, over `levels` steps of their finest grid.
+    """
+    import numpy as np
+
+    if not reach:
+        return grid.TINY
+    found: Array = np.abs(bias.astype(np.float64))[:, None] / (max(reach / levels, 1e-9) * BIAS_STEPS)
+    return found
+
+
+def left_alone(results: Sequence[Rounded]) -> tuple[str, ...]:
+    """Notices about layers on which a method was not used because it was worse on held-out samples."""
+    weights, biases = sum(rounded.weight_left for rounded in results), sum(rounded.bias_left for rounded in results)
+    found = []
+    if weights:
+        found.append(f"{weights} of {len(results)} layers keep weights rounded to nearest: rounding by data was worse on held-out samples")
+    if biases:
+        found.append(f"{biases} of {len(results)} layers keep their bias: its correction was worse on held-out samples")
+    return tuple(found)

@@ -26,11 +26,15 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Of a layer's input columns: `mean` is float64 [groups, k], `second` (E[x xT], not centered) float64 [groups, k, k]."""
+    """Of a layer's input columns: `mean` is float64 [groups, k], `second` (E[x xT], not centered) float64 [groups, k, k].
+
+    `cross` (E[w xT], float64 [groups, k, k]) relates what the float model reads at the same places, w, to x; None where that was not seen.
+    """
 
     count: int
     mean: Array
     second: Array
+    cross: Array | None = None
 
     @property
     def covariance(self) -> Array:
@@ -38,16 +42,28 @@ class Moments:
         found: Array = self.second - self.mean[:, :, None] * self.mean[:, None, :]
         return found
 
+    def drift(self, wanted: Array) -> Array | None:
+        """Covariance of the float model's inputs (of mean `wanted` [groups, k]) with these, less these' own, [groups, k, k]."""
+        if self.cross is None:
+            return None
+        found: Array = self.cross - wanted[:, :, None] * self.mean[:, None, :] - self.covariance
+        return found
 
-def moments(columns: Array, *, second: bool = True) -> Moments:
-    """Moments of columns [groups, samples, k]; without `second` only the mean is computed, and the second moment is empty [groups, 0, 0]."""
+
+def moments(columns: Array, wanted: Array | None = None, *, second: bool = True) -> Moments:
+    """Moments of columns [groups, samples, k]; `wanted`, of the same shape, are the float model's at the same places.
+
+    Without `second` only the mean is computed, and the second moment is empty [groups, 0, 0].
+    """
     import numpy as np
 
     count = columns.shape[1]
     if count == 0:
         raise ValueError("moments of no samples")
     read = columns if second else columns[:, :, :0]
-    return Moments(count, columns.mean(axis=1, dtype=np.float64), np.matmul(read.transpose(0, 2, 1), read).astype(np.float64) / count)
+    cross = None if wanted is None or not second else np.matmul(wanted.transpose(0, 2, 1), read).astype(np.float64) / count
+    square = np.matmul(read.transpose(0, 2, 1), read).astype(np.float64) / count
+    return Moments(count, columns.mean(axis=1, dtype=np.float64), square, cross)
 
 
 def merge(first: Moments | None, second: Moments) -> Moments:
@@ -56,4 +72,5 @@ def merge(first: Moments | None, second: Moments) -> Moments:
         return second
     count = first.count + second.count
     a, b = first.count / count, second.count / count
-    return Moments(count, a * first.mean + b * second.mean, a * first.second + b * second.second)
+    cross = None if first.cross is None or second.cross is None else a * first.cross + b * second.cross
+    return Moments(count, a * first.mean + b * second.mean, a * first.second + b * second.second, cross)

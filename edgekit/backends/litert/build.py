@@ -16,8 +16,9 @@ from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
 from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.quantize.gathering import HELD_OUT
 
-FEW = f"fewer than {source.HELD_OUT} samples: the same ones that weights were rounded by also judged the result"
+FEW = f"fewer than {HELD_OUT} samples: the same ones that weights were rounded by also judged the result"
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
@@ -44,7 +45,7 @@ def _build(opened: Source, candidate: Candidate) -> Artifact:
         content = stock.quantize(opened.content, candidate, stock.Policy(candidate.keep_float, candidate.wide, opened.context.io))
         return _finish(opened, candidate, content, ("weights are rounded to nearest: there are no samples to round by",))
     built = variants.best(opened, candidate)
-    few = (FEW,) if candidate.rounding != "nearest" and len(opened.samples) < source.HELD_OUT else ()
+    few = (FEW,) if candidate.rounding != "nearest" and len(opened.samples) < HELD_OUT else ()
     artifact = _finish(opened, candidate, built.content, (*few, *_edge(opened, candidate), *built.notices))
     return dataclasses.replace(artifact, sensitivity=sensitivity.measure(opened, candidate, built))
 

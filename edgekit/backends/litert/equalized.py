@@ -94,7 +94,8 @@ def _scalable(model: Any, tensor: int, group: set[int], makers: dict[int, LiteLa
         return False
     produced = [op for op in graph.operators if tensor in {int(i) for i in op.outputs}]
     consumed = [op for op in graph.operators if tensor in {int(i) for i in op.inputs}]
-    known = {layer.op for layer in (makers.get(tensor), *readers.get(tensor, ())) if layer}
+    around = [layer for layer in (makers.get(tensor), *readers.get(tensor, ())) if layer]
+    known = {layer.op for layer in around if not layer.ties}
     inside = all(flatbuffer.op_name(model, op) == "ADD" or graph.operators.index(op) in known for op in (*produced, *consumed))
     plain = _activation(model, tensor) in ("NONE", "RELU")
     return len(produced) == 1 and inside and plain and all(_channelwise(model, reader) for reader in readers.get(tensor, ()))
@@ -109,7 +110,8 @@ def _activation(model: Any, tensor: int) -> str:
 def _channelwise(model: Any, reader: LiteLayer) -> bool:
     """Whether input channel c of the reader is the activation's last axis: a dense layer may read a flattened image."""
     shape = model.subgraphs[0].tensors[reader.input].shape
-    return reader.kind != "FULLY_CONNECTED" or int(shape[-1]) == reader.window[0]
+    width = int(model.subgraphs[0].tensors[reader.weight].shape[-1])
+    return reader.kind != "FULLY_CONNECTED" or int(shape[-1]) == width
 
 
 def _reach(source: Source, model: Any, tensors: list[int]) -> dict[int, Array]:

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgekit.backends.litert import layers, running
 from edgekit.backends.litert.layers import LiteLayer
-from edgekit.backends.litert.source import HELD_OUT, Source
+from edgekit.backends.litert.source import Source
 from edgekit.backends.litert.stream import Stream
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize import grid
-from edgekit.quantize.layer import Rounded, round_layer
-from edgekit.quantize.moments import Moments, merge, moments
+from edgekit.quantize.gathering import Gathering, Split, columns_a_sample
+from edgekit.quantize.grid import Affine
+from edgekit.quantize.layer import Rounded, bias_floor, left_alone, round_layer
 from edgekit.tensors import Array
-
-COLUMNS = (3000, 6000)
-"""Fewest and most input columns gathered a layer; between them, eight for each weight of an output."""
-
-BLOCK_BYTES = 32_000_000
-"""Columns held at once."""
-
-BIAS_STEPS = 2.0**30
-"""A bias is stored in int32 steps of input scale times weight scale; scales are kept large enough for half of that range."""
-
-Split = tuple[Moments, Moments]
-"""Of the samples that teach, and of those held out (the same where there are too few)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,101 +31,81 @@ class Improved:
     notices: tuple[str, ...] = ()
 
 
-def improve(source: Source, content: bytes, method: str, skip: frozenset[str] = frozenset()) -> Improved:
+def improve(source: Source, content: bytes, method: str, skip: frozenset[str] = frozenset(), grids: Mapping[str, Affine] | None = None) -> Improved:
     """Round the linear layers of the float model `content` by `method` (`nearest`, `bias`, `second-order`), but for those named in
-    `skip`, which stay float; deterministic.
+    `skip`, which stay float; deterministic. `grids` are those of the activations that will be integers, by tensor name.
 
-    The memory beyond the model itself is that of `stream.MEMORY_BYTES`, one layer's moments, and one sample's layer inputs.
+    The memory beyond the model itself is that of two streams (`stream.MEMORY_BYTES` each), one layer's moments, and one sample's layer inputs.
     """
     model = flatbuffer.load(content)
     found = [layer for layer in layers.find(model) if layer.name not in skip]
-    wanted = _float_means(source, model, found) if method != "nearest" else {}
     channels: dict[str, Array] = {}
     results: list[Rounded] = []
-    stream = Stream(source, model)
+    flow = _Flow(source, model, content, grids or {}) if method != "nearest" and source.samples else None
     try:
         for number, layer in enumerate(found):
             source.context.progress(number, len(found), "round weights")
-            results.append(_round(source, stream, model, layer, wanted.get(layer.op), method))
+            results.append(_round(source, flow, model, layer, method))
             channels |= _store(model, layer, results[-1])
     finally:
-        stream.close()
+        if flow:
+            flow.close()
     flatbuffer.merge_buffers(model, share=False)
-    return Improved(flatbuffer.dump(model), channels, _summary(results))
+    return Improved(flatbuffer.dump(model), channels, left_alone(results))
 
 
-def _round(source: Source, stream: Stream, model: Any, layer: LiteLayer, wanted: Split | None, method: str) -> Rounded:
+class _Flow:
+    """All samples in the model whose layers are rounded one by one, and beside it in the float model."""
+
+    def __init__(self, source: Source, model: Any, content: bytes, grids: Mapping[str, Affine]) -> None:
+        self._source, self._count, self._plain = source, len(source.samples), flatbuffer.load(content)
+        self._rounded, self._float = Stream(source, model, grids), Stream(source, self._plain)
+
+    def gather(self, layer: LiteLayer, width: int, *, second: bool) -> tuple[Split, Split]:
+        """Moments of what a layer reads, and of what it reads in the float model."""
+        each = columns_a_sample(width, self._count * (1 + len(layer.ties)))
+        seen, wanted = Gathering(self._count, second=second), Gathering(self._count, second=False)
+        for number, values, plain in self._tied(layer) if layer.ties else self._inputs(layer):
+            columns = layers.columns(layer, values, width, each, seed=number)
+            beside = columns if plain is values else layers.columns(layer, plain, width, each, seed=number)
+            seen.add(number, columns, None if plain is values else beside)
+            wanted.add(number, beside)
+        return seen.halves(), wanted.halves()
+
+    def _inputs(self, layer: LiteLayer) -> Iterator[tuple[int, Array, Array]]:
+        self._rounded.advance(layer.op)
+        self._float.advance(layer.op)
+        for number, (values, plain) in enumerate(zip(self._rounded.values(layer.input), self._float.values(layer.input), strict=True)):
+            yield number, values, plain
+
+    def _tied(self, layer: LiteLayer) -> Iterator[tuple[int, Array, Array]]:
+        """Tied weights are rounded before all but the first of their places have been reached: on what the places read in the float model."""
+        operators = self._plain.subgraphs[0].operators
+        read = [int(operators[place].inputs[0]) for place in (layer.op, *layer.ties)]
+        taps = running.Taps(self._plain, self._source.model.signature, read)
+        for number, sample in enumerate(self._source.samples):
+            for values in taps.run(sample).values():
+                yield number, values, values
+
+    def close(self) -> None:
+        self._rounded.close()
+        self._float.close()
+
+
+def _round(source: Source, flow: _Flow | None, model: Any, layer: LiteLayer, method: str) -> Rounded:
     linear = layer.layer(model)
-    scales = grid.weight_scales(linear.weight, floor=_floor(source, model, layer, linear.bias))
-    if wanted is None:
+    scales = grid.weight_scales(linear.weight, floor=bias_floor(linear.bias, _reach(source, model, layer), 32767))
+    if flow is None:
         return round_layer(linear, method="nearest", scales=scales)
-    stream.advance(layer.op)
-    seen = _gathered(source, stream, model, layer, second=method == "second-order")
+    seen, wanted = flow.gather(layer, linear.weight.shape[1], second=method == "second-order")
     return round_layer(linear, seen, wanted, method=method, scales=scales)
 
 
-def _gathered(source: Source, stream: Stream, model: Any, layer: LiteLayer, *, second: bool) -> Split:
-    gathering = _Gathering(layer, _count(model, layer, len(source.samples)), second=second)
-    for number, values in enumerate(stream.values(layer.input)):
-        gathering.add(number, values)
-    return gathering.halves()
-
-
-def _floor(source: Source, model: Any, layer: LiteLayer, bias: Array) -> Array:
-    """Smallest weight scales, [outputs, 1], at which the bias still fits its integer type, with 16-bit activations too."""
+def _reach(source: Source, model: Any, layer: LiteLayer) -> float:
     import numpy as np
 
     extremes = source.extremes.get(flatbuffer.text(model.subgraphs[0].tensors[layer.input].name)) if source.samples else None
-    largest = 0.0 if extremes is None else float(np.abs(extremes).max())
-    return np.abs(bias.astype(np.float64))[:, None] / (max(largest / 32767, 1e-9) * BIAS_STEPS) if largest else np.full((len(bias), 1), grid.TINY)
-
-
-def _float_means(source: Source, model: Any, found: list[LiteLayer]) -> dict[int, Split]:
-    """The float model's input means of every layer, at the same positions that its rounded self is looked at later."""
-    taps = running.Taps(model, source.model.signature, [layer.input for layer in found])
-    gathered = {layer.op: _Gathering(layer, _count(model, layer, len(source.samples)), second=False) for layer in found}
-    for number, sample in enumerate(source.samples):
-        source.context.progress(number, len(source.samples), "measure layer inputs")
-        values = taps.run(sample)
-        for layer in found:
-            gathered[layer.op].add(number, values[layer.input])
-    return {op: gathering.halves() for op, gathering in gathered.items()} if source.samples else {}
-
-
-class _Gathering:
-    """Moments of a layer's inputs in a stream; columns are held until a block of them is worth one matrix product."""
-
-    def __init__(self, layer: LiteLayer, count: int, *, second: bool) -> None:
-        self._layer, self._count, self._second = layer, count, second
-        self._held: dict[bool, list[Array]] = {False: [], True: []}
-        self._moments: dict[bool, Moments] = {}
-
-    def add(self, number: int, values: Array) -> None:
-        """Look at one sample; the same `number` looks at the same positions."""
-        judge = number % HELD_OUT == HELD_OUT - 1
-        self._held[judge].append(layers.columns(self._layer, values, self._count, seed=number))
-        if not self._second or sum(columns.nbytes for columns in self._held[judge]) > BLOCK_BYTES:
-            self._settle(judge)
-
-    def halves(self) -> Split:
-        """Moments of the samples that teach and of those that judge."""
-        for judge in (False, True):
-            self._settle(judge)
-        return self._moments[False], self._moments.get(True, self._moments[False])
-
-    def _settle(self, judge: bool) -> None:
-        import numpy as np
-
-        if self._held[judge]:
-            found = moments(np.concatenate(self._held[judge], axis=1), second=self._second)
-            self._moments[judge] = merge(self._moments.get(judge), found)
-            self._held[judge] = []
-
-
-def _count(model: Any, layer: LiteLayer, samples: int) -> int:
-    shape = [int(size) for size in model.subgraphs[0].tensors[layer.weight].shape]
-    k = math.prod(shape[1:3]) if layer.kind == "DEPTHWISE_CONV_2D" else math.prod(shape[1:])
-    return math.ceil(min(max(8 * k, COLUMNS[0]), COLUMNS[1]) / samples)
+    return 0.0 if extremes is None else float(np.abs(extremes).max())
 
 
 def _store(model: Any, layer: LiteLayer, rounded: Rounded) -> dict[str, Array]:
@@ -151,13 +119,3 @@ def _store(model: Any, layer: LiteLayer, rounded: Rounded) -> dict[str, Array]:
         tensors[layer.bias].buffer = flatbuffer.add_constant(model, rounded.bias.astype(np.float32))
     magnitude = layers.channel_shape(layer.kind, rounded.scales[:, 0] * 127, len(shape)).astype(np.float32)
     return {flatbuffer.text(weight.name): magnitude}
-
-
-def _summary(results: list[Rounded]) -> tuple[str, ...]:
-    weights, biases = sum(rounded.weight_left for rounded in results), sum(rounded.bias_left for rounded in results)
-    found = []
-    if weights:
-        found.append(f"{weights} of {len(results)} layers keep weights rounded to nearest: rounding by data was worse on held-out samples")
-    if biases:
-        found.append(f"{biases} of {len(results)} layers keep their bias: its correction was worse on held-out samples")
-    return tuple(found)

@@ -7,16 +7,44 @@ import dataclasses
 from typing import Any
 
 from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.quantize import windows
 from edgekit.quantize.moments import Layer
+from edgekit.quantize.windows import Window
 from edgekit.tensors import Array
 
-CHANNEL_AXIS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
+CHANNEL_AXIS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0, "TRANSPOSE_CONV": 0}
 """Which axis of the weight has a scale of its own each (the format's quantization specification)."""
 
 
 @dataclasses.dataclass(frozen=True)
+class Geometry:
+    """A convolution's kernel, stride and dilation (height, width), and whether it pads; `transposed` for the gradient of one."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    same: bool
+    transposed: bool = False
+
+    def window(self, given: tuple[int, ...]) -> Window:
+        """As it looks at an input of (height, width) `given`."""
+        reach = [(self.kernel[a] - 1) * self.dilation[a] + 1 for a in (0, 1)]
+        if self.transposed:
+            room = [max(self.kernel[a] - self.stride[a], 0) for a in (0, 1)]
+            before = [room[a] // 2 if self.same else 0 for a in (0, 1)]
+            out = [given[a] * self.stride[a] + (0 if self.same else room[a]) for a in (0, 1)]
+            return Window(self.kernel, (1, 1), (-1, -1), (-before[0], -before[1]), (out[0], out[1]), self.stride)
+        out = [-(-given[a] // self.stride[a]) if self.same else (given[a] - reach[a]) // self.stride[a] + 1 for a in (0, 1)]
+        before = [max((out[a] - 1) * self.stride[a] + reach[a] - given[a], 0) // 2 if self.same else 0 for a in (0, 1)]
+        return Window(self.kernel, self.stride, self.dilation, (before[0], before[1]), (out[0], out[1]))
+
+
+@dataclasses.dataclass(frozen=True)
 class LiteLayer:
-    """A linear operator of the main graph: its place, the tensors it reads, and its geometry (`window` is kernel, stride, dilation, same)."""
+    """A linear operator of the main graph: its place, the tensors it reads, and its geometry (None for a dense layer).
+
+    `ties` are the places of later operators that multiply by the same weight and add the same bias: an unrolled recurrent layer.
+    """
 
     op: int
     kind: str
@@ -26,7 +54,8 @@ class LiteLayer:
     bias: int
     output: int
     groups: int
-    window: tuple[int, ...] = ()
+    geometry: Geometry | None = None
+    ties: tuple[int, ...] = ()
 
     def layer(self, model: Any) -> Layer:
         """Weights and bias (zero where there is none) as the core wants them."""
@@ -39,39 +68,57 @@ class LiteLayer:
 
 
 def find(model: Any) -> list[LiteLayer]:
-    """The float convolutions and dense layers of the main graph with constant weights that no other operator shares, in execution order."""
+    """The float convolutions and dense layers of the main graph with constant weights, in execution order.
+
+    Weights that several operators read count once, where all of them are dense layers of one bias; where they are not, they are left out.
+    """
     graph = model.subgraphs[0]
-    uses: dict[int, int] = {}
+    readers: dict[int, list[Any]] = {}
     for op in (op for g in model.subgraphs for op in g.operators):
         for index in {int(i) for i in op.inputs if i >= 0}:
-            uses[index] = uses.get(index, 0) + 1
+            readers.setdefault(index, []).append(op)
     buffers = [int(tensor.buffer) for g in model.subgraphs for tensor in g.tensors]
+    places = {id(op): place for place, op in enumerate(graph.operators)}
     found = []
     for position, op in enumerate(graph.operators):
         kind = flatbuffer.op_name(model, op)
         if kind in CHANNEL_AXIS and _plain(model, op):
-            weight = int(op.inputs[1])
-            if uses[weight] == 1 and buffers.count(int(graph.tensors[weight].buffer)) == 1:
-                found.append(_describe(model, position, kind))
+            weight, _ = operands(kind, op)
+            tied = readers[weight]
+            alone = buffers.count(int(graph.tensors[weight].buffer)) == 1
+            if alone and tied[0] is op and (len(tied) == 1 or _alike(model, kind, tied, places)):
+                found.append(dataclasses.replace(_describe(model, position, kind), ties=tuple(places[id(other)] for other in tied[1:])))
     return found
 
 
+def operands(kind: str, op: Any) -> tuple[int, int]:
+    """Tensor indices of an operator's weight and bias (-1 where there is none)."""
+    place = 3 if kind == "TRANSPOSE_CONV" else 2
+    return int(op.inputs[1]), int(op.inputs[place]) if len(op.inputs) > place else -1
+
+
+def _alike(model: Any, kind: str, tied: list[Any], places: dict[int, int]) -> bool:
+    """Whether all readers of a weight are dense layers of the main graph that add the same bias."""
+    dense = kind == "FULLY_CONNECTED" and all(id(op) in places and flatbuffer.op_name(model, op) == kind and _plain(model, op) for op in tied)
+    return dense and len({operands(kind, op) for op in tied}) == 1
+
+
 def separate_biases(model: Any) -> bool:
-    """Give each layer a bias tensor and buffer of its own, where converters let equal ones share; whether anything changed."""
-    graph, owned, changed = model.subgraphs[0], set[int](), False
+    """Give the layers of each weight a bias tensor and buffer of their own, where converters let equal ones share; whether anything changed."""
+    graph, owned, changed = model.subgraphs[0], dict[int, int](), False
     buffers = [int(tensor.buffer) for g in model.subgraphs for tensor in g.tensors]
     for op in graph.operators:
-        if flatbuffer.op_name(model, op) not in CHANNEL_AXIS or len(op.inputs) < 3 or op.inputs[2] < 0:
-            continue
-        bias = int(op.inputs[2])
-        values = flatbuffer.constant(model, graph.tensors[bias])
-        if values is None or (bias not in owned and buffers.count(int(graph.tensors[bias].buffer)) == 1):
-            owned.add(bias)
+        kind = flatbuffer.op_name(model, op)
+        weight, bias = operands(kind, op) if kind in CHANNEL_AXIS else (-1, -1)
+        values = flatbuffer.constant(model, graph.tensors[bias]) if bias >= 0 else None
+        if values is None or owned.get(bias) == weight or (bias not in owned and buffers.count(int(graph.tensors[bias].buffer)) == 1):
+            owned.setdefault(bias, weight)
             continue
         own = copy.copy(graph.tensors[bias])
         own.buffer = flatbuffer.add_constant(model, values)
         graph.tensors.append(own)
-        op.inputs[2], changed = len(graph.tensors) - 1, True
+        op.inputs[3 if kind == "TRANSPOSE_CONV" else 2], changed = len(graph.tensors) - 1, True
+        owned[len(graph.tensors) - 1] = weight
     return changed
 
 
@@ -112,65 +159,44 @@ def channel_shape(kind: str, values: Array, rank: int) -> Array:
     return values.reshape(shape)
 
 
-def columns(layer: LiteLayer, values: Array, count: int, seed: int) -> Array:
-    """What the layer's kernel sees at `count` output positions: float32 [groups, samples, k]. The same seed picks the same positions."""
-    import numpy as np
+def columns(layer: LiteLayer, values: Array, width: int, count: int, seed: int) -> Array:
+    """What the layer's kernel sees at `count` output positions: float32 [groups, samples, k]. The same seed picks the same positions.
 
-    random = np.random.default_rng(seed)
-    if layer.kind == "FULLY_CONNECTED":
-        rows = values.reshape(-1, layer.window[0])
-        return rows[_pick(random, rows.shape[0], count)][None]
-    patches = _patches(layer, values, random, count)
-    samples, height, width, channels = patches.shape
-    split = patches.reshape(samples, height * width, layer.groups, channels // layer.groups)
-    return np.ascontiguousarray(split.transpose(2, 0, 1, 3).reshape(layer.groups, samples, -1))
-
-
-def _patches(layer: LiteLayer, values: Array, random: Any, count: int) -> Array:
-    import numpy as np
-
-    kernel, stride, dilation, same = layer.window[0:2], layer.window[2:4], layer.window[4:6], layer.window[6]
-    reach = [(kernel[a] - 1) * dilation[a] + 1 for a in (0, 1)]
-    size = values.shape[1:3]
-    out = [-(-size[a] // stride[a]) if same else (size[a] - reach[a]) // stride[a] + 1 for a in (0, 1)]
-    before = [max((out[a] - 1) * stride[a] + reach[a] - size[a], 0) // 2 if same else 0 for a in (0, 1)]
-    chosen = _pick(random, values.shape[0] * out[0] * out[1], count)
-    image, place = np.divmod(chosen, out[0] * out[1])
-    row = (place // out[1] * stride[0] - before[0])[:, None] + np.arange(kernel[0]) * dilation[0]
-    column = (place % out[1] * stride[1] - before[1])[:, None] + np.arange(kernel[1]) * dilation[1]
-    inside = ((row >= 0) & (row < size[0]))[:, :, None] & ((column >= 0) & (column < size[1]))[:, None, :]
-    found = values[image[:, None, None], np.clip(row, 0, size[0] - 1)[:, :, None], np.clip(column, 0, size[1] - 1)[:, None, :]]
-    return np.where(inside[..., None], found, np.float32(0))
-
-
-def _pick(random: Any, available: int, count: int) -> Array:
-    import numpy as np
-
-    return np.arange(available) if available <= count else np.sort(random.choice(available, count, replace=False))
+    `width` is k: what a dense layer reads at once.
+    """
+    if layer.geometry is None:
+        return windows.rows(values, width, count, seed)
+    window = layer.geometry.window(values.shape[1:3])
+    return windows.by_group(windows.patches(window, values, count, seed), layer.groups, channels_first=False)
 
 
 def _plain(model: Any, op: Any) -> bool:
     graph = model.subgraphs[0]
     float32 = flatbuffer.schema().TensorType.FLOAT32
-    weight = graph.tensors[op.inputs[1]]
-    if weight.type != float32 or graph.tensors[op.inputs[0]].type != float32 or flatbuffer.constant(model, weight) is None:
+    kind = flatbuffer.op_name(model, op)
+    weight, read = graph.tensors[op.inputs[1]], graph.tensors[op.inputs[2 if kind == "TRANSPOSE_CONV" else 0]]
+    if weight.type != float32 or read.type != float32 or flatbuffer.constant(model, weight) is None:
         return False
-    return flatbuffer.op_name(model, op) != "FULLY_CONNECTED" or not op.builtinOptions or op.builtinOptions.weightsFormat == 0
+    return kind != "FULLY_CONNECTED" or not op.builtinOptions or op.builtinOptions.weightsFormat == 0
 
 
 def _describe(model: Any, position: int, kind: str) -> LiteLayer:
     graph = model.subgraphs[0]
     op = graph.operators[position]
-    shape = [int(size) for size in graph.tensors[op.inputs[1]].shape]
-    channels = int(graph.tensors[op.inputs[0]].shape[-1])
-    bias = int(op.inputs[2]) if len(op.inputs) > 2 else -1
+    weight, bias = operands(kind, op)
+    read = int(op.inputs[2 if kind == "TRANSPOSE_CONV" else 0])
+    shape = [int(size) for size in graph.tensors[weight].shape]
+    channels = int(graph.tensors[read].shape[-1])
     if bias >= 0 and flatbuffer.constant(model, graph.tensors[bias]) is None:
         bias = -1
-    groups = {"CONV_2D": channels // shape[-1], "DEPTHWISE_CONV_2D": channels, "FULLY_CONNECTED": 1}[kind]
-    options = op.builtinOptions
-    window: tuple[int, ...] = (shape[-1],)
-    if kind != "FULLY_CONNECTED":
-        same = int(options.padding == flatbuffer.schema().Padding.SAME)
-        window = (shape[1], shape[2], options.strideH, options.strideW, options.dilationHFactor, options.dilationWFactor, same)
+    groups = {"CONV_2D": channels // shape[-1], "DEPTHWISE_CONV_2D": channels}.get(kind, 1)
     name = flatbuffer.text(graph.tensors[op.outputs[0]].name)
-    return LiteLayer(position, kind, name, int(op.inputs[0]), int(op.inputs[1]), bias, int(op.outputs[0]), groups, window)
+    geometry = None if kind == "FULLY_CONNECTED" else _geometry(op.builtinOptions, kind, (shape[1], shape[2]))
+    return LiteLayer(position, kind, name, read, weight, bias, int(op.outputs[0]), groups, geometry)
+
+
+def _geometry(options: Any, kind: str, kernel: tuple[int, int]) -> Geometry:
+    same, stride = options.padding == flatbuffer.schema().Padding.SAME, (int(options.strideH), int(options.strideW))
+    if kind == "TRANSPOSE_CONV":
+        return Geometry(kernel, stride, (1, 1), same, transposed=True)
+    return Geometry(kernel, stride, (int(options.dilationHFactor), int(options.dilationWFactor)), same)

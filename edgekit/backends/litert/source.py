@@ -13,14 +13,13 @@ from edgekit.backends.litert.stock import Range, Ranges
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
 from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.quantize.grid import Affine, affine
 from edgekit.quantize.ranges import Histogram, Method, choose, histogram
+from edgekit.quantize.sampling import spread
 from edgekit.tensors import Array, Arrays
 
 MOVING_AVERAGE = 0.95
 """The smoothing of the stock quantizer's own calibration (ai-edge-quantizer 0.10, `moving_average_update`)."""
-
-HELD_OUT = 4
-"""Every fourth sample judges the rounding of a layer, the others teach it."""
 
 JUDGES = 32
 """Most samples that judge a whole artifact."""
@@ -74,7 +73,7 @@ class Source:
     @functools.cached_property
     def judges(self) -> tuple[Arrays, ...]:
         """Input sets that judge whole artifacts against each other: at most `JUDGES`, spread over all."""
-        return self.samples[:: -(-len(self.samples) // JUDGES)] if self.samples else ()
+        return tuple(self.samples[i] for i in spread(len(self.samples), min(len(self.samples), JUDGES))) if self.samples else ()
 
     @functools.cached_property
     def reference(self) -> tuple[dict[str, Array], ...]:
@@ -134,6 +133,11 @@ def chosen_ranges(source: Source, method: Method, bits: int) -> Ranges:
         low, high = choose(source.histograms[name], method, bits=bits, symmetric=bits == 16)
         found[name] = Range(low * room, high * room, rank)
     return found
+
+
+def grids(ranges: Ranges) -> dict[str, Affine]:
+    """The 8-bit grids of these ranges, by tensor name."""
+    return {name: affine(row.low, row.high) for name, row in ranges.items()}
 
 
 def averaged_ranges(source: Source) -> Ranges:

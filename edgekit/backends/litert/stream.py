@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgekit.backends.litert import running, signatures
 from edgekit.backends.litert.source import Source
 from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.quantize.grid import Affine
+from edgekit.quantize.shelf import Shelf
 from edgekit.tensors import Array, Signature, TensorSpec
 
-MEMORY_BYTES = 256_000_000
-"""Live activations of all samples are kept in memory up to this; beyond it they lie in files of the work folder."""
+MEMORY_BYTES = 128_000_000
+"""Live activations of all samples that one stream keeps in memory; two run side by side."""
 
 
 class Stream:
-    """All samples at one place of the main graph: behind the operators run so far, with the tensors that later operators read."""
+    """All samples at one place of the main graph: behind the operators run so far, with the tensors that later operators read.
 
-    def __init__(self, source: Source, model: Any) -> None:
-        self._model, self._shelf, self._place = model, _Shelf(source.context.workdir), 0
+    Tensors that `grids` names are rounded to them as soon as they are computed, as integer kernels leave them.
+    """
+
+    def __init__(self, source: Source, model: Any, grids: Mapping[str, Affine] | None = None) -> None:
+        self._model, self._place = model, 0
+        self._shelf = Shelf[int](source.context.workdir, MEMORY_BYTES)
+        self._grids = _by_index(model, grids or {})
         self._last_use = _last_uses(model)
         inputs, _ = signatures.edges(model, source.model.signature)
         for number, sample in enumerate(source.samples):
             for spec, index in zip(source.model.signature.inputs, inputs, strict=True):
                 dtype = flatbuffer.numpy_dtype(model.subgraphs[0].tensors[index].type)
-                self._shelf.put(number, index, sample[spec.name].astype(dtype))
+                self._put(number, index, sample[spec.name].astype(dtype))
         self._samples, self._live = len(source.samples), set(inputs)
 
     def advance(self, place: int) -> None:
         """Run the operators up to `place` (exclusive) with their constants as they are now."""
+        for stop in self._stops(place):
+            self._run(stop)
+
+    def _stops(self, place: int) -> list[int]:
+        """Where to stop on the way to `place`: behind each operator whose output is rounded."""
+        operators = self._model.subgraphs[0].operators
+        return [n + 1 for n in range(self._place, place - 1) if self._grids.keys() & {int(i) for i in operators[n].outputs}] + [place]
+
+    def _run(self, place: int) -> None:
         operators = self._model.subgraphs[0].operators[self._place : place]
         if not operators:
             return
@@ -40,7 +55,7 @@ class Stream:
         for number in range(self._samples):
             results = session.run({str(i): self._shelf.get(number, i) for i in read}) if session else {}
             for name, array in results.items():
-                self._shelf.put(number, int(name), array)
+                self._put(number, int(name), array)
         done = {i for i in self._live if self._last_use.get(i, -1) < place}
         for number in range(self._samples):
             for index in done:
@@ -52,42 +67,18 @@ class Stream:
         for number in range(self._samples):
             yield self._shelf.get(number, index)
 
+    def _put(self, number: int, index: int, array: Array) -> None:
+        grid = self._grids.get(index)
+        self._shelf.put(number, index, array if grid is None else grid.round(array).astype(array.dtype))
+
     def close(self) -> None:
         """Forget everything, files included."""
         self._shelf.clear()
 
 
-class _Shelf:
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._held, self._bytes = folder, dict[tuple[int, int], Any](), 0
-
-    def put(self, sample: int, tensor: int, array: Array) -> None:
-        import numpy as np
-
-        if self._bytes + array.nbytes <= MEMORY_BYTES:
-            self._bytes += array.nbytes
-            self._held[sample, tensor] = array
-            return
-        path = self._folder / f"activation-{sample}-{tensor}.npy"
-        np.save(path, array)
-        self._held[sample, tensor] = path
-
-    def get(self, sample: int, tensor: int) -> Array:
-        import numpy as np
-
-        held = self._held[sample, tensor]
-        return np.load(held) if isinstance(held, Path) else held  # type: ignore[no-any-return]  # an array
-
-    def drop(self, sample: int, tensor: int) -> None:
-        held = self._held.pop((sample, tensor), None)
-        if isinstance(held, Path):
-            held.unlink()
-        elif held is not None:
-            self._bytes -= held.nbytes
-
-    def clear(self) -> None:
-        for sample, tensor in list(self._held):
-            self.drop(sample, tensor)
+def _by_index(model: Any, grids: Mapping[str, Affine]) -> dict[int, Affine]:
+    names = {index: flatbuffer.text(model.subgraphs[0].tensors[index].name) for index in running.activations(model)}
+    return {index: grids[name] for index, name in names.items() if name in grids}
 
 
 def _last_uses(model: Any) -> dict[int, int]:

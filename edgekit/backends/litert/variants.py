@@ -17,7 +17,7 @@ from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize.ranges import Method
 from edgekit.tensors import Arrays, dequantize, quantize
 
-RANGES: tuple[Method, ...] = ("minmax", "mse", "percentile")
+RANGES: tuple[Method, ...] = ("mse", "minmax", "percentile")
 
 ENOUGH = 32
 """Samples from which clipping is considered: it is judged on the samples that ranges were measured on, and fewer make it look harmless."""
@@ -54,8 +54,9 @@ def best(opened: Source, candidate: Candidate) -> Built:
     base, equalizing = opened.once(("base", candidate.precision), lambda: equalize(opened, candidate.precision))
     keep, joined = _joins(base, candidate)
     policy = stock.Policy((*_scopes(base, candidate.keep_float), *keep), _scopes(base, candidate.wide), opened.context.io)
-    improved = rounded(base, candidate, policy)
-    built = [_make(opened, base, improved, candidate, policy, ranges) for ranges in _ranges(base, candidate)]
+    tried = _ranges(base, candidate)
+    improved = rounded(base, candidate, policy, tried[0])
+    built = [_make(opened, base, improved, candidate, policy, ranges) for ranges in tried]
     improved, chosen = _or_nearest(opened, base, improved, candidate, policy, max(built, key=lambda one: one.sqnr_db))
     ours = _with_wide_tail(opened, base, improved, candidate, policy, chosen)
     plain = _stock(opened, candidate, policy)
@@ -84,11 +85,16 @@ def equalize(opened: Source, precision: str) -> tuple[Source, tuple[str, ...]]:
     return changed, (f"channel ranges equalized between the layers around {around}: {after - before:+.1f} dB",)
 
 
-def rounded(base: Source, candidate: Candidate, policy: stock.Policy) -> Improved:
-    """`base` with its weights rounded by the candidate's method, once for all candidates that quantize the same layers."""
+def rounded(base: Source, candidate: Candidate, policy: stock.Policy, ranges: stock.Ranges | None) -> Improved:
+    """`base` with its weights rounded by the candidate's method, once for all candidates that quantize the same; for 8-bit activations
+    behind layers whose activations are on the grids of `ranges` already.
+    """
     smallest = stock.MIN_WEIGHT_ELEMENTS if candidate.precision == "w8" else 0
-    skip = frozenset(scope.rstrip(";") for scope in policy.keep_float) | layers.smaller_than(base.fresh(), smallest)
-    made: Improved = base.once((candidate.rounding, skip), lambda: improve(base, base.content, candidate.rounding, skip))
+    kept = frozenset(scope.rstrip(";") for scope in policy.keep_float)
+    skip = kept | layers.smaller_than(base.fresh(), smallest)
+    static = candidate.precision == "w8a8" and ranges is not None and candidate.rounding != "nearest"
+    grids = {name: grid for name, grid in source.grids(ranges).items() if name not in kept} if static and ranges else {}
+    made: Improved = base.once((candidate.rounding, skip, static), lambda: improve(base, base.content, candidate.rounding, skip, grids))
     return made
 
 
@@ -136,13 +142,11 @@ def _ranges(base: Source, candidate: Candidate) -> list[stock.Ranges | None]:
     bits = STATIC_BITS.get(candidate.precision)
     if bits is None:
         return [None]
-    methods = RANGES if bits == 8 and len(base.samples) >= ENOUGH else RANGES[:1]
+    methods = RANGES if bits == 8 and len(base.samples) >= ENOUGH else ("minmax",)
     return [source.chosen_ranges(base, method, bits) for method in methods]
 
 
-def _or_nearest(
-    opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, built: Built
-) -> tuple[Improved, Built]:
+def _or_nearest(opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, built: Built) -> tuple[Improved, Built]:
     """What was built, or the same rounded to nearest where that is better: rounding by data looks at weights, not at 8-bit activations."""
     if candidate.precision != "w8a8" or candidate.rounding == "nearest":
         return improved, built
@@ -198,5 +202,3 @@ def _scopes(opened: Source, names: tuple[str, ...]) -> tuple[str, ...]:
     graph = opened.fresh().subgraphs[0]
     wanted = {name.rstrip(";") for name in names}
     return tuple(joins.scope(graph, op) for op in graph.operators if wanted & {flatbuffer.text(graph.tensors[i].name) for i in op.outputs})
-
-
