@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit.embed import android, kotlin
+from edgekit.embed import android, kotlin, names
 from edgekit.errors import UsageError
 from edgekit.tensors import TensorSpec
 
 
 def test_names_are_identifiers_and_distinct() -> None:
     specs = [TensorSpec(name, (1,), "float32") for name in ("serving_default_x:0", "class", "x", "X", "1st", "StatefulPartitionedCall:1", "ü")]
-    names = kotlin.parameter_names(specs)
-    assert names[:3] == ["servingDefaultX0", "classValue", "x"]
-    assert len(set(names)) == len(names)
-    assert all(name.isascii() and name.isidentifier() and name not in kotlin.KEYWORDS for name in names)
-    assert kotlin.class_name("efficientnet-lite0") == "EfficientnetLite0"
+    found = names.parameters(specs, kotlin.KEYWORDS)
+    assert found[:3] == ["servingDefaultX0", "classValue", "x"]
+    assert len(set(found)) == len(found)
+    assert all(name.isascii() and name.isidentifier() and name not in kotlin.KEYWORDS for name in found)
+    assert names.class_name("efficientnet-lite0") == "EfficientnetLite0"
 
 
 def test_text_from_a_bundle_cannot_leave_its_place() -> None:
     assert kotlin.text('a"$b\\') == '"a\\"\\$b\\\\"'
-    assert "*/" not in kotlin.comment("x */ fun evil() /* y")
+    assert "*/" not in names.comment("x */ fun evil() /* y")
 
 
 def test_types_that_cannot_cross_are_refused() -> None:

@@ -18,7 +18,7 @@ def embed(bundle: Path, out: Path, name: str, json_to: str | None) -> int:
     """Write code with a typed interface around the model of BUNDLE into the folder --out.
 
     For microcontrollers: a C library with build files for CMake, Zephyr, Arduino and ESP-IDF. For Android: a Gradle module with a Kotlin class, and
-    an AAR when the tool kotlin is installed; NAME is the class, com.example.models.Classifier.
+    an AAR when the tool kotlin is installed; NAME is the class, com.example.models.Classifier. For Core ML: a Swift package; NAME is the class.
     """
     import msgspec
 

@@ -17,7 +17,7 @@ import msgspec
 from edgekit import bundle
 from edgekit.errors import UsageError
 
-WRITERS = {"none": "c_library", "android": "android"}
+WRITERS = {"none": "c_library", "android": "android", "ios": "swift", "macos": "swift"}
 """Operating system of the target -> module that writes for it."""
 STAMP = "edgekit.json"
 """Marks a folder as written here: such a one is replaced, another is not."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from edgekit import resources, tools
 from edgekit.budget import format_size
 from edgekit.bundle import Bundle
-from edgekit.embed import kotlin, kotlin_compiler
+from edgekit.embed import kotlin, kotlin_compiler, names
 from edgekit.errors import UsageError
 from edgekit.manifest import Manifest, golden_spec
 from edgekit.tensors import TensorSpec, dequantize, raw_bytes
@@ -33,7 +33,7 @@ def write(opened: Bundle, name: str, folder: Path) -> tuple[str, ...]:
     if manifest.artifact.format != "tflite":
         raise UsageError(f"{manifest.name}: no Android library is written around {manifest.artifact.format} artifacts", "package for android-arm64")
     package, name = _names(name, manifest.name)
-    asset = f"edgekit/{_word(manifest.name)}.tflite"
+    asset = f"edgekit/{names.file_word(manifest.name)}.tflite"
     code = folder / "src/main/kotlin" / Path(*package.split("."))
     image = kotlin.image_input(manifest.preprocess, manifest.signature)
     _place(code / f"{name}.kt", kotlin.source(manifest, package, name, asset).encode())
@@ -52,7 +52,7 @@ def write(opened: Bundle, name: str, folder: Path) -> tuple[str, ...]:
 
 def _names(name: str, bundle: str) -> tuple[str, str]:
     package, _, word = name.rpartition(".")
-    package, word = package or f"edgekit.{_word(bundle)}", word or kotlin.class_name(bundle)
+    package, word = package or f"edgekit.{names.file_word(bundle)}", word or names.class_name(bundle)
     if not _PACKAGE.fullmatch(package) or not _CLASS.fullmatch(word) or kotlin.KEYWORDS & {*package.split("."), word}:
         raise UsageError(f"{name!r} is no name of a Kotlin class", "for instance com.example.models.Classifier")
     return package, word
@@ -78,14 +78,14 @@ def archive(sources: list[Path], package: str, assets: Path) -> bytes:
 def _golden(source: Bundle, folder: Path, package: str, name: str) -> None:
     """The first golden sample as an instrumented test: what the desktop answered, the phone must answer."""
     manifest = source.manifest
-    assets, code = folder / f"assets/edgekit/{_word(manifest.name)}", folder / "kotlin" / Path(*package.split("."))
+    assets, code = folder / f"assets/edgekit/{names.file_word(manifest.name)}", folder / "kotlin" / Path(*package.split("."))
     for kind, specs in (("inputs", manifest.signature.inputs), ("host", manifest.signature.outputs)):
         for index, spec in enumerate(specs):
             values, stored = source.golden(kind, 0, index), golden_spec(manifest, kind, index)
             real = values if stored.scale is None else dequantize(values, stored)
             _place(assets / f"{kind}-{index}.raw", raw_bytes(real.astype(spec.real.dtype)))
     _place(code / "Golden.kt", _shared("Golden.kt", package))
-    _place(code / f"{name}GoldenTest.kt", kotlin.golden_test(manifest, package, name, f"edgekit/{_word(manifest.name)}").encode())
+    _place(code / f"{name}GoldenTest.kt", kotlin.golden_test(manifest, package, name, f"edgekit/{names.file_word(manifest.name)}").encode())
 
 
 def _shared(file: str, package: str) -> bytes:
@@ -96,12 +96,6 @@ def _shared(file: str, package: str) -> bytes:
 def _place(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-
-
-def _word(name: str) -> str:
-    """A name for packages and files: lower case, letters first."""
-    word = "_".join(re.findall(r"[a-z0-9]+", name.lower())) or "model"
-    return word if word[0].isalpha() else f"model_{word}"
 
 
 def _zip(entries: dict[str, bytes]) -> bytes:
@@ -117,10 +111,10 @@ def _zip(entries: dict[str, bytes]) -> bytes:
 
 
 def _readme(manifest: Manifest, package: str, name: str) -> str:
-    arguments = ", ".join(kotlin.parameter_names(manifest.signature.inputs))
+    arguments = ", ".join(names.parameters(manifest.signature.inputs, kotlin.KEYWORDS))
     call = "bitmap" if kotlin.image_input(manifest.preprocess, manifest.signature) else arguments
-    first = kotlin.parameter_names(manifest.signature.outputs)[0]
-    tensors_said = "".join(f"- {role} {kotlin.meaning(spec)}\n" for role, specs in _roles(manifest) for spec in specs)
+    first = names.parameters(manifest.signature.outputs, kotlin.KEYWORDS)[0]
+    tensors_said = "".join(f"- {role} {names.meaning(spec)}\n" for role, specs in _roles(manifest) for spec in specs)
     return _README.format(
         title=manifest.name,
         precision=manifest.artifact.precision,

@@ -1,16 +1,14 @@
-"""Kotlin for a bundle: a typed class whose signature is the model's, and names that compile whatever the model calls its tensors."""
+"""Kotlin for a bundle: a typed class whose signature is the model's, and the test of a golden sample."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 
-import numpy as np
-
+from edgekit.embed import names
 from edgekit.errors import UsageError
 from edgekit.manifest import Manifest
-from edgekit.preprocess import Preprocess, geometry
+from edgekit.preprocess import Preprocess
 from edgekit.tensors import Signature, TensorSpec
 
 VALUES = {
@@ -32,40 +30,16 @@ KEYWORDS = frozenset(
 """Kotlin's hard keywords (kotlinlang.org, «Keywords and operators»)."""
 
 
-def class_name(name: str) -> str:
-    """`efficientnet-lite0` -> `EfficientnetLite0`."""
-    words = re.findall(r"[A-Za-z0-9]+", name)
-    joined = "".join(word[0].upper() + word[1:] for word in words)
-    return joined if joined and joined[0].isalpha() else f"Model{joined}"
-
-
-def parameter_names(specs: Iterable[TensorSpec]) -> list[str]:
-    """One identifier a tensor, in camel case: `serving_default_x:0` -> `servingDefaultX0`; distinct, and no keyword."""
-    names: list[str] = []
-    for spec in specs:
-        word = class_name(spec.name)
-        name = word[0].lower() + word[1:]
-        base = f"{name}Value" if name in KEYWORDS else name
-        taken = sum(re.fullmatch(rf"{re.escape(base)}_?\d*", other) is not None for other in names)
-        names.append(f"{base}_{taken + 1}" if base in names else base)
-    return names
-
-
 def text(value: str) -> str:
     """A Kotlin string literal."""
     return json.dumps(value).replace("$", "\\$")
-
-
-def comment(value: str) -> str:
-    """Text that cannot end the comment that holds it."""
-    return " ".join(value.replace("*/", "* /").replace("/*", "/ *").split())
 
 
 def tensor(spec: TensorSpec, runtime_name: str) -> str:
     """The call that makes a tensor's specification. Raises `UsageError` for a type that LiteRT's Java interface cannot pass."""
     if spec.dtype not in VALUES:
         raise UsageError(f"{spec.name}: an Android app cannot pass {spec.dtype} tensors to LiteRT", "package with --io float32")
-    parts = [text(runtime_name), text(shape(spec)), str(spec.elements), f"Stored.{spec.dtype.upper()}"]
+    parts = [text(runtime_name), text(names.shape(spec)), str(spec.elements), f"Stored.{spec.dtype.upper()}"]
     if spec.scale is not None:
         parts += [repr(float(spec.scale)), str(spec.zero_point)]
     return f"TensorSpec({', '.join(parts)})"
@@ -76,36 +50,24 @@ def value_type(spec: TensorSpec) -> str:
     return "FloatArray" if spec.scale is not None else VALUES[spec.dtype]
 
 
-def shape(spec: TensorSpec) -> str:
-    """`1x224x224x3`, `scalar` without dimensions."""
-    return "x".join(str(size) for size in spec.shape) or "scalar"
-
-
-def meaning(spec: TensorSpec) -> str:
-    """What a caller must know of a tensor: name, shape, layout, and what its numbers are."""
-    layout = f" ({spec.layout})" if spec.layout else ""
-    kind = f"real values, stored as {spec.dtype}" if spec.scale is not None else spec.dtype
-    return comment(f"{spec.name}: {shape(spec)}{layout}, {kind}, row-major")
-
-
 def source(manifest: Manifest, package: str, name: str, asset: str) -> str:
     """The file of the typed class. Raises `UsageError` when a tensor's type cannot cross."""
-    signature, names = manifest.signature, manifest.artifact.runtime_names
-    inputs, outputs = parameter_names(signature.inputs), parameter_names(signature.outputs)
+    signature, runtime_names = manifest.signature, manifest.artifact.runtime_names
+    inputs, outputs = names.parameters(signature.inputs, KEYWORDS), names.parameters(signature.outputs, KEYWORDS)
     image = image_input(manifest.preprocess, signature)
     values = {
         "package": package,
         "imports": "import android.content.Context" + ("\nimport android.graphics.Bitmap" if image else ""),
-        "summary": comment(f"{manifest.name} in {manifest.artifact.precision}, {manifest.artifact.bytes:,} bytes, from {manifest.source.name}."),
+        "summary": names.summary(manifest),
         "class": name,
         "asset": text(asset),
-        "inputs": ",\n            ".join(tensor(spec, names.get(spec.name, spec.name)) for spec in signature.inputs),
-        "outputs": ",\n            ".join(tensor(spec, names.get(spec.name, spec.name)) for spec in signature.outputs),
+        "inputs": ",\n            ".join(tensor(spec, runtime_names.get(spec.name, spec.name)) for spec in signature.inputs),
+        "outputs": ",\n            ".join(tensor(spec, runtime_names.get(spec.name, spec.name)) for spec in signature.outputs),
         "parameters": ", ".join(f"{name}: {value_type(spec)}" for name, spec in zip(inputs, signature.inputs, strict=True)),
         "arguments": ", ".join(inputs),
-        "documents": "".join(f"\n     * @param {name} {meaning(spec)}" for name, spec in zip(inputs, signature.inputs, strict=True)),
+        "documents": "".join(f"\n     * @param {name} {names.meaning(spec)}" for name, spec in zip(inputs, signature.inputs, strict=True)),
         "properties": "\n".join(
-            f"        /** {meaning(spec)} */\n        public val {name}: {value_type(spec)},"
+            f"        /** {names.meaning(spec)} */\n        public val {name}: {value_type(spec)},"
             for name, spec in zip(outputs, signature.outputs, strict=True)
         ),
         "results": ", ".join(f"results[{index}] as {value_type(spec)}" for index, spec in enumerate(signature.outputs)),
@@ -116,7 +78,7 @@ def source(manifest: Manifest, package: str, name: str, asset: str) -> str:
 
 def golden_test(manifest: Manifest, package: str, name: str, assets: str) -> str:
     """The file of an instrumented test that runs a golden sample and compares it with the artifact's answer on the desktop."""
-    signature, outputs = manifest.signature, parameter_names(manifest.signature.outputs)
+    signature, outputs = manifest.signature, names.parameters(manifest.signature.outputs, KEYWORDS)
     least_db = manifest.target.tolerance.device.min_sqnr_db or 40.0
     inputs = (f"golden.{_READERS[value_type(spec)]}({text(f'inputs-{index}')})" for index, spec in enumerate(signature.inputs))
     expected = [f"golden.{_READERS[value_type(spec)]}({text(f'host-{index}')})" for index, spec in enumerate(signature.outputs)]
@@ -134,48 +96,28 @@ def golden_test(manifest: Manifest, package: str, name: str, assets: str) -> str
 
 
 def image_input(preprocess: Preprocess | None, signature: Signature) -> str:
-    """The call that makes the stored preprocessing; empty when none is stored or the only input is no image."""
-    if preprocess is None or len(signature.inputs) != 1:
+    """The call that makes the stored preprocessing; empty when there is none to make."""
+    fields = names.image_fields(preprocess, signature)
+    if fields is None:
         return ""
-    spec = signature.inputs[0]
-    try:
-        layout, height, width = geometry(spec, preprocess)
-    except UsageError:
-        return ""
-    size, crop = preprocess.resize, preprocess.crop
-    wide, high = size if isinstance(size, tuple) else (0, 0)
-    crop_wide, crop_high = crop if isinstance(crop, tuple) else (crop or 0, crop or 0)
-    mean, std = zip(*preprocess.normalization(), strict=True)
-    fields = {
-        "width": width,
-        "height": height,
-        "channels": preprocess.channels,
-        "shorter": size if isinstance(size, int) else 0,
-        "resizeWidth": wide,
-        "resizeHeight": high,
-        "keepAspect": str(preprocess.keep_aspect).lower(),
-        "pad": preprocess.pad,
-        "cropWidth": crop_wide,
-        "cropHeight": crop_high,
-        "interpolation": f"Interpolation.{preprocess.interpolation.upper()}",
-        "planar": str(layout == "NCHW").lower(),
-        "reversed": str(preprocess.order == "BGR").lower(),
-        "scale": repr(float(preprocess.scale)),
-        "mean": f"doubleArrayOf({', '.join(repr(float(value)) for value in mean)})",
-        "whole": _whole_numbers(preprocess),
-        "std": f"doubleArrayOf({', '.join(repr(float(value)) for value in std)})",
-    }
-    arguments = "\n".join(f"            {name} = {value}," for name, value in fields.items())
+    arguments = "\n".join(f"            {name} = {_literal(value)}," for name, value in fields.items())
     return f"ImageInput(\n{arguments}\n        )"
 
 
-def _whole_numbers(preprocess: Preprocess) -> str:
-    """The range into which values are rounded, where the preprocessing casts to integers before the model's own input type is met."""
-    dtype = np.dtype(preprocess.dtype or "float32")
-    if dtype.kind not in "iu":
-        return "null"
-    limits = np.iinfo(dtype)
-    return f"{float(limits.min)}..{float(limits.max)}"
+def _literal(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            return f"Interpolation.{value.upper()}"
+        case range():
+            return f"{float(value.start)}..{float(value.stop - 1)}"
+        case list():
+            return f"doubleArrayOf({', '.join(map(repr, value))})"
+        case _:
+            return repr(value)
 
 
 _CLASS = """package @package@
