@@ -58,6 +58,7 @@ def opened(tmp_path: Path) -> Any:
         "artifact": ArtifactEntry("artifact/net.mlpackage", "mlprogram", "fp16", 4, "ab" * 32, {"in": "in_1"}),
         "golden": Golden(("a",), 0),
         "preprocess": Preprocess(resize=(10, 8), interpolation="bicubic"),
+        "name": "net",
         "target": target,
     }
     arrays = {
