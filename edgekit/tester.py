@@ -144,7 +144,7 @@ def bundle_facts(opened: Bundle) -> BundleFacts:
     """What the report says of the bundle."""
     manifest = opened.manifest
     total = manifest.usage.total_bytes("installed")
-    return BundleFacts(opened.path.name, opened.sha256, manifest.target.name, manifest.artifact.precision, manifest.artifact.bytes, total)
+    return BundleFacts(opened.path.name, opened.sha256, manifest.target.name, manifest.artifact.precision, manifest.usage.model_bytes, total)
 
 
 def _latency(run: Run, options: Options) -> Latency | None:

@@ -54,7 +54,7 @@ def _title(outcome: Outcome) -> str:
     manifest = outcome.manifest
     state = "UNCHANGED" if outcome.unchanged else "PACKAGED" if outcome.passed else "OUT OF BOUNDS"
     route = f" ({', '.join(manifest.source.route)})" if manifest.source.route else ""
-    return f"{state}  {manifest.source.name} for {manifest.target.name}: {manifest.artifact.precision}, {size(manifest.artifact.bytes)}{route}"
+    return f"{state}  {manifest.source.name} for {manifest.target.name}: {manifest.artifact.precision}, {size(manifest.usage.model_bytes)}{route}"
 
 
 def _candidates(plan: Plan) -> Any:

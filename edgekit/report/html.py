@@ -52,6 +52,8 @@ def _facts(report: Report) -> str:
     if report.conditions is not None:
         rows.append(("runtime", wording.printable(f"{report.conditions.runtime} {report.conditions.runtime_version}")))
         rows.append(("retries", str(report.conditions.retries)))
+        if report.conditions.counters:
+            rows.append(("counted", wording.counters_line(report.conditions.counters)))
     rows += [(step, f"{seconds:.2f} s") for step, seconds in report.timings_s.items()]
     return f'<table class="facts">{"".join(_row(row) for row in rows)}</table>'
 

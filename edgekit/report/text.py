@@ -68,6 +68,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         how = [version, conditions.accelerator, f"{conditions.threads} threads" if conditions.threads else ""]
         how.append(f"retries {conditions.retries}" if conditions.retries else "")
         rows.append(("run", wording.printable(", ".join(filter(None, how)))))
+        if conditions.counters:
+            rows.append(("counted", wording.counters_line(conditions.counters)))
         if conditions.load_cold_ns is not None:
             rows.append(("load", f"{wording.duration(conditions.load_cold_ns)} cold"))
         if conditions.peak_memory_bytes is not None:

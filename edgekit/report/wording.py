@@ -45,6 +45,14 @@ def output_row(output: OutputParity) -> tuple[str, ...]:
     return (printable(output.name), sqnr, *numbers, worst)
 
 
+def counters_line(counters: dict[str, int]) -> str:
+    """Instructions first, then bytes by name. Instructions are what a core executed: neither cycles nor time."""
+    parts = [f"{count:,} {name} an inference" for name, count in counters.items() if name == "instructions"]
+    parts += [f"{name.removesuffix('_bytes').replace('_', ' ')} {count:,} B" for name, count in counters.items() if name.endswith("_bytes")]
+    parts += [f"{name} {count:,}" for name, count in counters.items() if name != "instructions" and not name.endswith("_bytes")]
+    return printable(", ".join(parts))
+
+
 OUTPUT_COLUMNS = ("output", "SQNR", "cosine", "max abs", "mean abs", "top-1", "worst sample")
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from edgekit.errors import UsageError, close_match
 from edgekit.transports import Link
+from edgekit.virtual.cortex_m.boards import BOARDS, Board
 
 
 class VirtualDevice(msgspec.Struct, frozen=True):
@@ -29,8 +30,12 @@ class VirtualDevice(msgspec.Struct, frozen=True):
         return f"virtual:{self.name}"
 
 
+def _described(board: Board) -> str:
+    flash, sram = (f"{count / 2**20:g} MiB" for count in (board.flash_bytes, board.ram.size_bytes))
+    return f"Arm {board.core.title()} in QEMU ({board.machine}): {flash} flash, {sram} SRAM"
+
+
 _HEXAGONS = ("68", "69", "73", "75", "79", "81")
-_CORES = ("m3", "m4", "m7", "m33", "m55")
 
 DEVICES = {
     device.name: device
@@ -39,7 +44,7 @@ DEVICES = {
         *(VirtualDevice(f"hexagon-v{arch}", f"Hexagon v{arch}: Qualcomm's HTP simulator", "hexagon") for arch in _HEXAGONS),
         VirtualDevice("dpu", "AMD DPU: integer reference of its arithmetic", "dpu"),
         VirtualDevice("coreml", "Core ML: interpreter of ML Programs, as its CPU unit computes", "coreml"),
-        *(VirtualDevice(f"cortex-{core}", f"Arm Cortex-{core.upper()} board in QEMU", "cortex_m") for core in _CORES),
+        *(VirtualDevice(core, _described(board), "cortex_m") for core, board in BOARDS.items()),
     )
 }
 """Name -> virtual device."""

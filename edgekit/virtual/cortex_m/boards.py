@@ -28,6 +28,11 @@ class Board:
     weights: Region
     ram: Region
 
+    @property
+    def flash_bytes(self) -> int:
+        """Memory for code and constants."""
+        return self.code.size_bytes + (self.weights.size_bytes if self.weights != self.code else 0)
+
 
 _MIB = 1 << 20
 _CODE, _RAM = Region(0, 4 * _MIB), Region(0x2000_0000, 4 * _MIB)
