@@ -172,7 +172,7 @@ def _conditions(run: Run, retries: int) -> Conditions:
         runtime=result.runtime or job.runtime,
         runtime_version=result.runtime_version,
         runner_version=result.runner_version,
-        accelerator=job.accelerator,
+        accelerator=job.accelerator if run.facts.os != "none" else "",  # the core is the device itself
         threads=job.threads,
         affinity=job.affinity,
         retries=retries,

@@ -10,6 +10,9 @@
 
 enum { MAGIC = 0x454B4D31, RUN = 1, OK = 0, MODEL_ERROR = 1, FAULT = 2, STACK_OVERFLOW = 3 };
 
+/* A model with an interpreter may tell what its arena took. */
+__attribute__((weak)) uint32_t edgekit_model_arena_used(void);
+
 static long request = -1, reply = -1;
 
 static void answer(uint32_t status, uint32_t code, uint64_t ticks) {
@@ -52,7 +55,7 @@ int main(void) {
   const uint32_t hello[5] = {MAGIC, EDGEKIT_MODEL_INTERFACE, EDGEKIT_INPUTS, EDGEKIT_OUTPUTS, edgekit_calibrate()};
   if (semihost_write(reply, hello, sizeof hello) != 0) return 3;
   const int error = edgekit_model_init();
-  answer(error ? MODEL_ERROR : OK, (uint32_t)error, 0);
+  answer(error ? MODEL_ERROR : OK, (uint32_t)error, edgekit_model_arena_used && !error ? edgekit_model_arena_used() : 0);
   uint32_t command;
   while (semihost_read(request, &command, sizeof command) == 0 && command == RUN) run_once();
   return 0;

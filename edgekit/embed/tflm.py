@@ -103,14 +103,16 @@ namespace {
 
 alignas(16) uint8_t arena[EDGEKIT_ARENA_BYTES];
 alignas(16) uint8_t place[sizeof(tflite::MicroInterpreter)];
-tflite::MicroMutableOpResolver<@COUNT@> resolver;
+using Resolver = tflite::MicroMutableOpResolver<@COUNT@>;
+alignas(Resolver) uint8_t resolver_place[sizeof(Resolver)];
+Resolver *registered = nullptr;
 tflite::MicroInterpreter *interpreter = nullptr;
-bool registered = false;
 
 int add_operators() {
-  if (registered) return 0;
+  if (registered != nullptr) return 0;
+  Resolver &resolver = *new (resolver_place) Resolver();
 @ADD@
-  registered = true;
+  registered = &resolver;
   return 0;
 }
 
@@ -128,10 +130,13 @@ extern "C" int edgekit_model_init(void) {
   if (allocator == nullptr) return EDGEKIT_ERROR_ARENA;
   tflite::MicroResourceVariables *variables = nullptr;
   if (@STATEFUL@) variables = tflite::MicroResourceVariables::Create(allocator, @VARIABLES@);
-  interpreter = new (place) tflite::MicroInterpreter(model, resolver, allocator, variables);
+  interpreter = new (place) tflite::MicroInterpreter(model, *registered, allocator, variables);
   if (interpreter->AllocateTensors() != kTfLiteOk) return EDGEKIT_ERROR_ARENA;
   return 0;
 }
+
+extern "C" uint32_t edgekit_model_arena_used(void);
+extern "C" uint32_t edgekit_model_arena_used(void) { return interpreter == nullptr ? 0 : static_cast<uint32_t>(interpreter->arena_used_bytes()); }
 
 extern "C" int edgekit_model_run(const void *const inputs[], void *const outputs[]) {
   if (interpreter == nullptr) return EDGEKIT_ERROR_NOT_READY;

@@ -2,6 +2,8 @@
 
 It computes what the kernels compute, but nothing runs on a microcontroller: no instruction counts, no flash. Counter: `arena_bytes`, the
 arena that TFLM's allocator used here, where pointers have 64 bits; a 32-bit core needs less.
+
+With an accelerator that names an emulated core, and a source tree of TFLM (`EDGEKIT_TFLM`), firmware with the interpreter runs on that core.
 """
 
 from __future__ import annotations
@@ -16,18 +18,24 @@ from typing import Any
 
 import numpy as np
 
+from edgekit.embed import tflm as embed_tflm
 from edgekit.errors import EdgekitError, MissingPackageError, RunnerError, require
-from edgekit.formats import tflite_flatbuffer, tflite_reader
+from edgekit.formats import tflite_flatbuffer, tflite_reader, tflm
 from edgekit.graph import Graph
-from edgekit.hostruntimes import Executable, Runtime, check_options, match
+from edgekit.hostruntimes import Executable, Runtime, _core, check_options, match
 from edgekit.job import Delegation, Job
-from edgekit.tensors import Array, TensorSpec
+from edgekit.tensors import Array, Signature, TensorSpec
+from edgekit.virtual.cortex_m import build
+from edgekit.virtual.cortex_m import tflm as tree
+from edgekit.virtual.cortex_m.boards import BOARDS, Board
 
 _TOTAL = re.compile(rb"Arena allocation total (\d+) bytes")
 
 
 def open(job: Job) -> Runtime:
     """Import the interpreter. Raises `RunnerError`: stage `library` when absent, `prepare` for an accelerator or an option."""
+    if job.accelerator in BOARDS:
+        return _on_core(job)
     try:
         require("tflite_micro.python.tflite_micro.runtime", extra="mcu", purpose="running a model in TFLM")
     except MissingPackageError as error:
@@ -38,7 +46,36 @@ def open(job: Job) -> Runtime:
     arena = job.options.get("arena_bytes", "")
     if arena and not (arena.isdecimal() and 0 < int(arena) < 1 << 31):
         raise RunnerError(f"option arena_bytes: {arena!r} is not a size", stage="prepare")
-    return Runtime(f"{metadata.version('tflite-micro')}, interpreter on the host", lambda artifact: _load(job, artifact, int(arena or 0) or None))
+    version = f"{metadata.version('tflite-micro')}, interpreter on the host ({tree.VARIABLE} runs it on a core)"
+    return Runtime(version, lambda artifact: _load(job, artifact, int(arena or 0) or None))
+
+
+def _on_core(job: Job) -> Runtime:
+    root = tree.tree()
+    if root is None:
+        raise RunnerError(f"TFLM runs on {job.accelerator} from a source tree only", f"name one in {tree.VARIABLE}", stage="library")
+
+    def make(artifact: Path, board: Board, scratch: Path, stack_bytes: int) -> build.Firmware:
+        return _firmware(job, artifact, board, scratch, stack_bytes, root)
+
+    return _core.open(job, make, "interpreter on the core", ("arena_bytes",))
+
+
+def _firmware(job: Job, artifact: Path, board: Board, scratch: Path, stack_bytes: int, root: Path) -> build.Firmware:
+    """Firmware of a `.tflite`, whose arena is what the interpreter takes here: an upper bound for a 32-bit core."""
+    file, (inputs, outputs) = tflite_reader.read(artifact), _graph_ends(artifact)
+    signature = Signature(tuple(_in_order(file.graph, inputs, file.entry.inputs)[0]), tuple(_in_order(file.graph, outputs, file.entry.outputs)[0]))
+    arena_bytes = int(job.options.get("arena_bytes") or tflm.Interpreter(artifact, signature).arena_bytes())
+    made = scratch / "model"
+    made.mkdir()
+    embed_tflm.write(artifact.read_bytes(), file.graph, signature, -(-arena_bytes // 16) * 16, made)
+    return build.build(made / "src", board, scratch, stack_bytes, root)
+
+
+def _graph_ends(artifact: Path) -> tuple[list[int], list[int]]:
+    """Inputs and outputs of the main graph by tensor, in its order."""
+    subgraph = tflite_flatbuffer.schema().Model.GetRootAs(artifact.read_bytes(), 0).Subgraphs(0)
+    return subgraph.InputsAsNumpy().tolist(), subgraph.OutputsAsNumpy().tolist()
 
 
 def _load(job: Job, artifact: Path, arena_bytes: int | None) -> Executable:
@@ -52,10 +89,10 @@ def _load(job: Job, artifact: Path, arena_bytes: int | None) -> Executable:
     except (RuntimeError, ValueError) as error:
         raise RunnerError(f"TFLM could not prepare the model: {error}", "no kernel, or too small an arena", stage="prepare") from error
     wanted = tuple(x.spec for x in job.samples[0])
-    subgraph = tflite_flatbuffer.schema().Model.GetRootAs(artifact.read_bytes(), 0).Subgraphs(0)
-    known, tensors = _in_order(file.graph, subgraph.InputsAsNumpy().tolist(), file.entry.inputs)
+    first, last = _graph_ends(artifact)
+    known, tensors = _in_order(file.graph, first, file.entry.inputs)
     inputs = match(job, "input", wanted, known, [[x.name for x in known], tensors])
-    made, tensors = _in_order(file.graph, subgraph.OutputsAsNumpy().tolist(), file.entry.outputs)
+    made, tensors = _in_order(file.graph, last, file.entry.outputs)
     outputs = match(job, "output", job.outputs, made, [[x.name for x in made], tensors])
     return _Loaded(interpreter, inputs, outputs)
 

@@ -68,6 +68,8 @@ def _rewrite(model: Any, graph: Any, operator: Any, name: str) -> None:
         return
     if kind in LAYERS:
         _match_bias(graph, operator)
+    if kind == "FULLY_CONNECTED" and operator.builtinOptions is not None:
+        _plain_dense(graph, operator)
     bias = len(operator.inputs) > 2 and int(operator.inputs[2]) >= 0
     version = VERSIONS[kind] if kind != "FULLY_CONNECTED" else 4 if bias else 6
     operator.opcodeIndex = flatbuffer.op_code(model, kind, version)
@@ -80,6 +82,13 @@ def _reshape(model: Any, operator: Any, out: Any) -> None:
     operator.inputs = [int(operator.inputs[0])]
     operator.opcodeIndex = flatbuffer.op_code(model, "RESHAPE", VERSIONS["RESHAPE"])
     operator.builtinOptionsType, operator.builtinOptions = made.BuiltinOptions.ReshapeOptions, options
+
+
+def _plain_dense(graph: Any, operator: Any) -> None:
+    """Switch off what changes nothing here: asymmetric inputs are of float activations, and a matrix has no other dimensions to keep."""
+    operator.builtinOptions.asymmetricQuantizeInputs = False
+    if len(graph.tensors[int(operator.inputs[0])].shape) == 2:
+        operator.builtinOptions.keepNumDims = False
 
 
 def _match_bias(graph: Any, operator: Any) -> None:

@@ -13,10 +13,11 @@ import msgspec
 from edgekit import job as contract
 from edgekit.errors import RunnerError, UsageError
 from edgekit.transports import Facts, local
+from edgekit.virtual.cortex_m import tflm
 from edgekit.virtual.cortex_m.boards import BOARDS, PROGRAMS
 
 _ON_THE_CORE = "micro-c"
-_ON_THE_HOST = "tflm"
+_INTERPRETER = "tflm"
 
 
 def connect(name: str, options: Mapping[str, Any]) -> VirtualCore:
@@ -56,14 +57,14 @@ class VirtualCore:
         )
 
     def execute(self, job: Path, result: Path, timeout_s: float) -> None:
-        """Run a job folder on the core; generated C runs there, TFLM's interpreter beside it, on the host.
+        """Run a job folder on the core: generated C, and TFLM's interpreter where its source is at hand (`EDGEKIT_TFLM`); else that runs beside it.
 
         No latency is taken: how long emulation takes says nothing of a chip. Raises what `local:` raises, `RunnerError` for another runtime.
         """
         asked = contract.read_job(job)
-        if asked.runtime not in (_ON_THE_CORE, _ON_THE_HOST):
-            raise RunnerError(f"{self._board.core} runs {_ON_THE_CORE} and {_ON_THE_HOST}, not {asked.runtime}", stage="library")
-        accelerator = self._board.core if asked.runtime == _ON_THE_CORE else "cpu"
+        if asked.runtime not in (_ON_THE_CORE, _INTERPRETER):
+            raise RunnerError(f"{self._board.core} runs {_ON_THE_CORE} and {_INTERPRETER}, not {asked.runtime}", stage="library")
+        accelerator = self._board.core if asked.runtime == _ON_THE_CORE or tflm.tree() else "cpu"
         with tempfile.TemporaryDirectory(prefix="edgekit-mcu-") as scratch:
             staged = Path(scratch, "job")
             shutil.copytree(job, staged)

@@ -65,9 +65,13 @@ PROGRAMS = {"arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi", "q
 """What building and running firmware needs: program -> the Debian packages that hold it."""
 
 
+CXX = {"arm-none-eabi-g++": "gcc-arm-none-eabi libstdc++-arm-none-eabi-newlib"}
+"""What firmware with TensorFlow Lite Micro needs besides."""
+
+
 def program(name: str) -> str:
-    """The path of one of `PROGRAMS`. Raises `MissingPackageError`."""
+    """The path of one of `PROGRAMS` or `CXX`. Raises `MissingPackageError`."""
     found = shutil.which(name)
     if found is None:
-        raise MissingPackageError(f"{name} was not found on PATH", f"apt-get install {PROGRAMS[name]}")
+        raise MissingPackageError(f"{name} was not found on PATH", f"apt-get install {(PROGRAMS | CXX)[name]}")
     return found

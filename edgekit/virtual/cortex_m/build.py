@@ -14,6 +14,7 @@ import numpy as np
 from edgekit import resources
 from edgekit.errors import ConversionError, EdgekitError
 from edgekit.tensors import DTYPES, TensorSpec
+from edgekit.virtual.cortex_m import tflm
 from edgekit.virtual.cortex_m.boards import Board, Region, program
 from edgekit.virtual.cortex_m.elf import Sizes
 from edgekit.virtual.cortex_m.elf import sizes as elf_sizes
@@ -72,8 +73,8 @@ def compiler() -> str:
     return program(_COMPILER)
 
 
-def build(artifact: Path, board: Board, scratch: Path, stack_bytes: int = STACK_BYTES) -> Firmware:
-    """Build the firmware of a generated model into `scratch`.
+def build(artifact: Path, board: Board, scratch: Path, stack_bytes: int = STACK_BYTES, tree: Path | None = None) -> Firmware:
+    """Build the firmware of a generated model into `scratch`; with `tree`, of one whose C++ sources call TensorFlow Lite Micro.
 
     Raises `EdgekitError` for a malformed model, `MissingPackageError` without the compiler, `ConversionError` when it does not compile or fit.
     """
@@ -86,13 +87,25 @@ def build(artifact: Path, board: Board, scratch: Path, stack_bytes: int = STACK_
     link = [f"-L{scratch}", f"-L{template}", "-T", str(template / "firmware.ld"), f"-Wl,--defsym=EDGEKIT_STACK_BYTES={stack_bytes}", "-lm"]
     out = scratch / "firmware.elf"
     includes = [f"-I{path}" for path in headers]
-    _run([compiler(), *board.flags, "-mthumb", *_STRICT, *defines, *includes, *map(str, sources), *_LINK, *link, "-o", str(out)], board)
+    interpreter = _interpreter(artifact, board, scratch, tree) if tree else []
+    command = [compiler(), *board.flags, "-mthumb", *_STRICT, *defines, *includes, *map(str, sources), *interpreter]
+    _run([*command, *_LINK, *link, "-o", str(out)], board)
     return Firmware(out, elf_sizes(out), model)
 
 
 def tensor_bytes(spec: TensorSpec) -> int:
     """The size of a tensor in memory and on the wire."""
     return spec.elements * np.dtype(spec.dtype).itemsize
+
+
+def _interpreter(artifact: Path, board: Board, scratch: Path, tree: Path) -> list[str]:
+    """The model's C++ sources compiled, what they ask of a board, and the library behind them."""
+    objects = []
+    for source in sorted(artifact.rglob("*.cc")):
+        objects.append(str(scratch / f"{source.stem}.o"))
+        command = [program("arm-none-eabi-g++"), *board.flags, "-mthumb", *tflm.FLAGS, *tflm.CXX_FLAGS, *tflm.defines(), *tflm.includes(tree)]
+        tflm.run([*command, f"-I{source.parent}", "-c", str(source), "-o", objects[-1]], f"the firmware's {source.name}")
+    return [str(resources.directory("apps") / "mcu" / "cxx.c"), *objects, str(tflm.library(tree, board)), "-lstdc++"]
 
 
 def _buffer_bytes(model: Model) -> int:

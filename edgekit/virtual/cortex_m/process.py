@@ -56,7 +56,7 @@ class Running:
             command = [emulator(), "-M", board.machine, *options, "-kernel", str(firmware.elf)]
             self._process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=talk, stderr=talk)
             stack.callback(self._kill)
-            self._ticks = self._greet(firmware)
+            self._ticks, self.arena_bytes = self._greet(firmware)
             self._stack = stack.pop_all()
 
     def run(self, inputs: Sequence[bytes]) -> Inference:
@@ -70,14 +70,15 @@ class Running:
         """End the firmware and remove its folder."""
         self._stack.close()
 
-    def _greet(self, firmware: Firmware) -> int:
+    def _greet(self, firmware: Firmware) -> tuple[int, int]:
+        """Ticks of the calibration, and the arena that an interpreter used (0: there is none, or it does not tell)."""
         magic, interface, inputs, outputs, ticks = _HELLO.unpack(self._take(_HELLO.size, "prepare"))
         wanted = (_MAGIC, INTERFACE, len(firmware.model.inputs), len(firmware.model.outputs))
         if (magic, interface, inputs, outputs) != wanted or not ticks:
             text = f"the firmware says {inputs} inputs and {outputs} outputs, interface {interface}, but its description {wanted[2]} and {wanted[3]}"
             raise RunnerError(text, stage="model")
-        self._head("prepare")
-        return int(ticks)
+        arena_bytes, _ = self._head("prepare")
+        return int(ticks), arena_bytes
 
     def _head(self, stage: str) -> tuple[int, int]:
         status, code, ticks, stack_bytes = _HEAD.unpack(self._take(_HEAD.size, stage))
