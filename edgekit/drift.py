@@ -60,7 +60,7 @@ def locate(path: Path, unit: Unit, options: RunOptions, progress: Progress = lam
         _write(whole, opened, tapped, host)
         progress(0, 0, f"running on {unit.name}")
         with bundle.open(whole) as inner, farm.session(unit) as link:
-            run = runner.run(inner, link, dataclasses.replace(options, min_runs=0, warmup_runs=0))
+            run = runner.run(inner, link, link.facts(), dataclasses.replace(options, min_runs=0, warmup_runs=0))
         steps = _compare(manifest, tapped, taps, host, run.outputs[0])
     return Drift(
         path.name, run.facts.model or run.facts.identity, manifest.golden.samples[0], steps, next((i for i, s in enumerate(steps) if s.parts), None)

@@ -50,12 +50,11 @@ class Run:
     seconds: float
 
 
-def run(bundle: Bundle, link: Link, options: RunOptions) -> Run:
-    """Execute a bundle's golden samples on a device.
+def run(bundle: Bundle, link: Link, facts: Facts, options: RunOptions) -> Run:
+    """Execute a bundle's golden samples on the device that `link` reaches and `facts` describe.
 
     Raises `DeviceError` when the device could not be used, `RunnerError` when the runner failed there or its answer cannot be trusted.
     """
-    facts = link.facts()
     with tempfile.TemporaryDirectory(prefix="edgekit-job-") as scratch:
         job_folder, result_folder = Path(scratch, "job"), Path(scratch, "result")
         job_folder.mkdir()

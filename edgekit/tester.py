@@ -62,9 +62,10 @@ def verify(opened: Bundle, unit: Unit, options: Options, before: TestRun | None 
     progress(0, 0, f"waiting for {unit.name}")
     with farm.session(unit, options.wait_s) as link:
         connected = time.monotonic()
-        check_device(link.facts(), opened.manifest, unit)
+        facts = link.facts()
+        check_device(facts, opened.manifest, unit)
         progress(0, 0, f"running on {unit.name}")
-        run = runner.run(opened, link, options.run)
+        run = runner.run(opened, link, facts, options.run)
         retries = len(getattr(link, "retries", ()))
     timings = {"connect": connected - start, "run": run.seconds}
     return judge(opened, unit, run, options, before, retries, timings)

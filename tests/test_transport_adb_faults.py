@@ -22,7 +22,7 @@ TIME_LIMIT_S = 40.0
 AT = {
     "facts": ("run", "--props"),
     "push": ("push", ""),
-    "run": ("run", "exec ./runner"),
+    "run": ("run", "./runner . "),
     "pull": ("pull", ""),
 }
 
@@ -139,7 +139,7 @@ def test_retries_end(server: Adb, phone: RunningDevice, tmp_path: Path) -> None:
         (Faults(noexec=True), "permission-denied", "noexec"),
         (Faults(events=(Fault("push", "fail", text="couldn't create file: Permission denied"),)), "permission-denied", "couldn't create file"),
         (Faults(events=(Fault("pull", "fail", text="open failed: Permission denied"),)), "permission-denied", "open failed"),
-        (Faults(events=(Fault("run", "kill", "exec ./runner", after_s=0.5),)), "killed", "memory"),
+        (Faults(events=(Fault("run", "kill", "./runner . ", after_s=0.5),)), "killed", "memory"),
     ],
 )
 def test_a_device_that_refuses(server: Adb, phone: RunningDevice, tmp_path: Path, faults: Faults, reason: str, word: str) -> None:

@@ -139,6 +139,8 @@ def await_ready(server: Server, serial: str, limit_s: float, returning: bool = F
     while (state := states(server).get(serial, "absent")) != "device":
         if time.monotonic() - start > _patience_s(state, limit_s, returning or is_network(serial)):
             raise _not_ready(server, serial, state)
+        if state == "absent" and is_network(serial):
+            connect(server, serial, {})  # an entry that was going offline may vanish after the server has said it is connected
         time.sleep(0.05)
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 FAILED = 73
 NOT_EXECUTABLE = 74
+NOT_AS_SENT = 75
 
 # Few processes: each costs milliseconds on a phone and tens of them under emulation. mksh and bash know the time themselves.
 _PREPARE = """
@@ -25,43 +26,54 @@ now=${now%%[.,]*}
 set -- "$BASE/cache" "$BASE/run-$ID.part/result"
 while IFS= read -r folder && [ -n "$folder" ]; do set -- "$@" "$BASE/run-$ID.part/job/$folder"; done
 mkdir -p "$BASE/run-$ID.part/job" "$@" && cd "$BASE" && echo "$OWNER $now" > "run-$ID.part/.owner" || exit 73
-set --
-while IFS= read -r hash; do
-  if [ -f "cache/$hash" ]; then echo "have $hash"; set -- "$@" "cache/$hash"; fi
-done
-[ $# = 0 ] || touch -c "$@"
+while IFS= read -r hash; do [ ! -f "cache/$hash" ] || echo "have $hash"; done
 echo "now $now"
 for file in run-*/.owner; do read -r line < "$file" && echo "run $file $line"; done
 exit 0
 """
 
-_VERIFY = """
-cd "$BASE" || exit 73
-set --
-while IFS= read -r line; do set -- "$@" "$line"; done
-exec sha256sum "$@"
-"""
-
+# A cache entry that is gone or rotten is found by its hash in the run folder, like a file that arrived wrong.
 _ASSEMBLE = """
 umask 077
+set -f
 cd "$BASE" || exit 73
-job=run-$ID.part/job
+job=run-$ID.part/job newline='
+'
+wanted= new= large=
+set --
 while IFS=' ' read -r kind hash name; do
-  if [ "$kind" = new ]; then mv -f "cache/.$ID-$hash" "cache/$hash" && set -- "$@" "cache/$hash" || exit 73; fi
-  ln "cache/$hash" "$job/$name" 2>/dev/null || cp "cache/$hash" "$job/$name" || exit 73
+  if [ "$kind" = cached ] && [ ! -e "$job/$name" ]; then ln "cache/$hash" "$job/$name" 2>/dev/null || cp "cache/$hash" "$job/$name" 2>/dev/null; fi
+  [ "$kind" != new ] || new="$new$hash $name$newline"
+  [ "$kind" = small ] || large="$large cache/$hash"
+  wanted="$wanted $hash"
+  set -- "$@" "$job/$name"
 done
-[ $# = 0 ] || touch -c "$@"
+printed=$(sha256sum "$@")
+[ $? -lt 126 ] || exit 127
+IFS=$newline found=
+for line in $printed; do found="$found ${line%% *}"; done
+[ "$found" = "$wanted" ] || { echo "$printed"; exit 75; }
 eval "set -- $EXECUTABLES"
-for file in "$@"; do [ -x "$file" ] || chmod 755 "$file" || exit 73; done
+for file in "$@"; do [ -x "$job/$file" ] || chmod 755 "$job/$file" || exit 73; done
 [ -x "$job/runner" ] || exit 74
+for line in $new; do
+  file=$job/${line#* } entry=cache/${line%% *}
+  [ "$file" -ef "$entry" ] || ln -f "$file" "$entry" 2>/dev/null || { cp "$file" "cache/.$ID-part" && mv -f "cache/.$ID-part" "$entry"; } || exit 73
+done
+IFS=' '
+[ -z "$large" ] || touch -c $large
 mv "run-$ID.part" "run-$ID" || exit 73
 """
 
 _RUN = """
 cd "$BASE/run-$ID/job" || exit 73
-echo $$ > ../.pid || exit 73
 export LD_LIBRARY_PATH="$PWD${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-exec ./runner . ../result
+./runner . ../result >&2 &
+echo "$! $$" > ../.pid || exit 73
+wait $!
+code=$?
+cd ../result && find . -type f ! -name '.*' -exec sha256sum {} +
+exit $code
 """
 
 _LIST = """
@@ -72,8 +84,8 @@ exec find . -type f ! -name '.*' -exec sha256sum {} +
 _CLEAN = """
 cd "$BASE" 2>/dev/null || exit 0
 for id in $IDS; do
-  if read -r pid 2>/dev/null < "run-$id/.pid"; then
-    if [ ! -d /proc/self ] || grep -q runner "/proc/$pid/cmdline" 2>/dev/null; then kill -9 "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null; fi
+  if read -r pid shell 2>/dev/null < "run-$id/.pid"; then
+    if [ ! -d /proc/self ] || grep -q runner "/proc/$pid/cmdline" 2>/dev/null; then kill -9 "-$shell" "$pid" 2>/dev/null; fi
   fi
   set -- "$@" "run-$id" "run-$id.part"
   for part in cache/."$id"-*; do set -- "$@" "$part"; done
@@ -146,24 +158,27 @@ def stale(others: Iterable[Occupant], active: Set[str], limit_s: float) -> tuple
     return tuple(other.id for other in others if other.age_s > limit_s or (other.host == socket.gethostname() and not _in_use(other, active)))
 
 
-def verify(base: str) -> str:
-    """Print hashes. Standard input: paths relative to `base`, one a line."""
-    return _assign(BASE=base) + _VERIFY
-
-
 def assemble(base: str, run: str, executables: Iterable[str]) -> str:
-    """Make the run folder of verified parts. Standard input: `new|old SHA256 NAME` lines. Exits `NOT_EXECUTABLE` when the runner cannot be."""
-    paths = " ".join(shlex.quote(f"run-{run}.part/job/{name}") for name in executables)
-    return _assign(BASE=base, ID=run, EXECUTABLES=paths) + _ASSEMBLE
+    """Make the run folder of pushed and cached files, verified by their hashes, and keep the new ones.
+
+    Standard input: a line `KIND SHA256 NAME` for each file. KIND is `small`, `cached` (taken from the cache) or `new` (pushed, to be kept there).
+    Exits `NOT_AS_SENT` and prints the hashes when one differs, `NOT_EXECUTABLE` when the runner cannot be executed, 127 without sha256sum.
+    """
+    return _assign(BASE=base, ID=run, EXECUTABLES=" ".join(map(shlex.quote, executables))) + _ASSEMBLE
+
+
+def read_hashes(text: str) -> dict[str, str]:
+    """SHA-256 by name in the job folder, from what `assemble` printed."""
+    return {name: sha256 for sha256, name in re.findall(r"^([0-9a-f]{64}) [ *]run-[0-9a-f]+\.part/job/(.+)$", text, re.MULTILINE)}
 
 
 def start(base: str, run: str) -> str:
-    """Run the runner; its exit code is the script's."""
+    """Run the runner; its exit code is the script's, which prints what `list_results` does."""
     return _assign(BASE=base, ID=run) + _RUN
 
 
 def list_results(base: str, run: str) -> str:
-    """Print hash and name of every finished result file."""
+    """Print hash and name of every finished result file of a run that did not get to print them."""
     return _assign(BASE=base, ID=run) + _LIST
 
 

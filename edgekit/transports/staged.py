@@ -6,6 +6,7 @@ import hashlib
 import signal
 import uuid
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -16,6 +17,7 @@ from edgekit.job import RESULT_FILE
 from edgekit.transports import folders, scripts
 from edgekit.transports.failures import DEAD, Policy, Retry, failure, last_line, reason_of
 from edgekit.transports.folders import Entry, Remote
+from edgekit.transports.scripts import Prepared
 
 CACHED_FROM_BYTES = 64 << 10
 _CLEAN_S = 5.0
@@ -99,9 +101,10 @@ def _attempt(carrier: Carrier, entries: Sequence[Entry], result: Path, timeout_s
     _active.add(run)
     litter: tuple[str, ...] = ()
     try:
-        litter = _deliver(carrier, entries, run)
-        _run(carrier, run, timeout_s)
-        _fetch(carrier, run, result)
+        prepared = _prepare(carrier, entries, run)
+        litter = scripts.stale(prepared.others, _active, carrier.policy.stale_s)
+        grown = _deliver(carrier, entries, run, prepared.cached)
+        _fetch(carrier, run, _run(carrier, run, timeout_s), result)
     except DeviceError as error:
         _clean_after(carrier, error, (run, *litter))
         raise
@@ -109,58 +112,60 @@ def _attempt(carrier: Carrier, entries: Sequence[Entry], result: Path, timeout_s
         _clean_quietly(carrier, (run, *litter))
         raise
     else:
-        _clean_quietly(carrier, (run, *litter))
+        _clean_quietly(carrier, (run, *litter), grown)
     finally:
         _active.discard(run)
 
 
-def _deliver(carrier: Carrier, entries: Sequence[Entry], run: str) -> tuple[str, ...]:
-    """Bring every file to the run folder, verified; returns stale runs to clean up."""
-    large = {entry.sha256: entry for entry in entries if entry.size_bytes >= CACHED_FROM_BYTES}
-    parents = sorted({str(Path(entry.name).parent.as_posix()) for entry in entries} - {"."})
-    printed = _shell(carrier, "push", scripts.prepare(carrier.base, run), scripts.wants(parents, large))
-    prepared = scripts.read_prepared(printed, run)
-    places = {sha256: f"cache/{sha256}" if sha256 in prepared.cached else f"cache/.{run}-{sha256}" for sha256 in large}
-    wanted = {places[entry.sha256] if entry.sha256 in large else f"run-{run}.part/job/{entry.name}": entry for entry in entries}
-    carrier.push([_upload(entry, place) for place, entry in wanted.items() if not _is_cached(place)])
-    _verify(carrier, wanted)
-    lines = [_assembly(entry, places) for entry in entries if entry.sha256 in large]
-    executables = [entry.name for entry in entries if entry.executable]
-    _shell(carrier, "push", scripts.assemble(carrier.base, run, executables), _lines(_first_is_new(lines)), run=run)
-    return scripts.stale(prepared.others, _active, carrier.policy.stale_s)
+def _prepare(carrier: Carrier, entries: Sequence[Entry], run: str) -> Prepared:
+    parents = sorted({Path(entry.name).parent.as_posix() for entry in entries} - {"."})
+    hashes = sorted({entry.sha256 for entry in entries if _is_large(entry)})
+    return scripts.read_prepared(_shell(carrier, "push", scripts.prepare(carrier.base, run), scripts.wants(parents, hashes)), run)
 
 
-def _verify(carrier: Carrier, wanted: dict[str, Entry]) -> None:
-    """Compare hashes on the device; a rotten cache entry is replaced, a bad push is an error."""
-    rotten = _mismatches(carrier, wanted)
-    if not rotten:
-        return
-    pushed = [place for place in rotten if not _is_cached(place)]
-    if not pushed:
-        carrier.push([_upload(wanted[place], place) for place in rotten])
-        pushed = _mismatches(carrier, {place: wanted[place] for place in rotten})
-    if pushed:
-        raise failure(carrier.device, "corrupt", f"{wanted[pushed[0]].name} arrived with other bytes than were sent")
+def _deliver(carrier: Carrier, entries: Sequence[Entry], run: str, cached: AbstractSet[str]) -> bool:
+    """Bring every file to the run folder, verified by its hash there; whether the cache has grown. A rotten cache entry is replaced."""
+    carrier.push([_upload(entry, run) for entry in entries if entry.sha256 not in cached])
+    wrong = _assemble(carrier, entries, run, cached)
+    rotten = [entry for entry in wrong if entry.sha256 in cached]
+    if rotten and len(rotten) == len(wrong):
+        carrier.push([_upload(entry, run) for entry in rotten])
+        cached = cached - {entry.sha256 for entry in rotten}
+        wrong = _assemble(carrier, entries, run, cached)
+    if wrong:
+        raise failure(carrier.device, "corrupt", f"{wrong[0].name} arrived with other bytes than were sent")
+    return any(_is_large(entry) and entry.sha256 not in cached for entry in entries)
 
 
-def _mismatches(carrier: Carrier, wanted: dict[str, Entry]) -> list[str]:
-    done = carrier.shell(scripts.verify(carrier.base), _lines(wanted), carrier.policy.stall_s + _hash_s(wanted))
+def _assemble(carrier: Carrier, entries: Sequence[Entry], run: str, cached: AbstractSet[str]) -> list[Entry]:
+    """Make the run folder of what lies on the device. Returns the files with other bytes than they should have; then there is no folder yet."""
+    script = scripts.assemble(carrier.base, run, [entry.name for entry in entries if entry.executable])
+    lines = [f"{_kind(entry, cached)} {entry.sha256} {entry.name}" for entry in entries]
+    done = carrier.shell(script, _lines(lines), carrier.policy.stall_s + _hash_s(entries))
+    if done.code == scripts.NOT_AS_SENT:
+        hashes = scripts.read_hashes(done.stdout)
+        return [entry for entry in entries if hashes.get(entry.name) != entry.sha256]
     if done.code == 127:
         raise failure(carrier.device, "unsupported", "there is no sha256sum on the device", "Android 8 or later has one, and so has busybox")
-    hashes = {name.lstrip(" *"): sha256 for sha256, _, name in (line.partition(" ") for line in done.stdout.splitlines())}
-    return [place for place, entry in wanted.items() if hashes.get(place) != entry.sha256]
+    _checked(carrier, "push", done, run)
+    return []
 
 
-def _run(carrier: Carrier, run: str, timeout_s: float) -> None:
+def _run(carrier: Carrier, run: str, timeout_s: float) -> tuple[Remote, ...]:
+    """Run the runner. Returns the files it left, `result.json` among them; it leaves them when it fails, too."""
     try:
         done = carrier.shell(scripts.start(carrier.base, run), b"", timeout_s)
     except DeviceError as error:
         if error.reason == "hung":
             raise failure(carrier.device, "hung", f"the run did not end within {timeout_s:g} s", "raise --timeout, or use a smaller model") from error
         raise
-    listed = carrier.shell(scripts.list_results(carrier.base, run), b"", carrier.policy.stall_s) if done.code else None
-    if listed is None or RESULT_FILE in (file.name for file in folders.listing(listed.stdout)):
-        return
+    files = folders.listing(done.stdout)
+    if done.code and not files:
+        files = folders.listing(carrier.shell(scripts.list_results(carrier.base, run), b"", carrier.policy.stall_s).stdout)
+    if any(file.name == RESULT_FILE for file in files):
+        return files
+    if done.code == 0:
+        raise RunnerError(f"the runner on {carrier.device} ended well but wrote no {RESULT_FILE}", stage="output")
     raise _no_result(carrier, run, done)
 
 
@@ -179,15 +184,12 @@ def _no_result(carrier: Carrier, run: str, done: Completed) -> DeviceError | Run
     return RunnerError(f"the runner on {carrier.device} ended with {how} and no result: {said or 'it said nothing'}", stage="invoke")
 
 
-def _fetch(carrier: Carrier, run: str, result: Path) -> None:
-    remote = folders.listing(_shell(carrier, "pull", scripts.list_results(carrier.base, run)))
-    if not any(file.name == RESULT_FILE for file in remote):
-        raise RunnerError(f"the runner on {carrier.device} ended well but wrote no {RESULT_FILE}", stage="output")
+def _fetch(carrier: Carrier, run: str, files: Sequence[Remote], result: Path) -> None:
     with folders.received(result) as part:
-        for file in remote:
+        for file in files:
             (part / file.name).parent.mkdir(parents=True, exist_ok=True)
-        carrier.pull(f"run-{run}/result", [file.name for file in remote], part, carrier.policy.result_bytes)
-        for file in remote:
+        carrier.pull(f"run-{run}/result", [file.name for file in files], part, carrier.policy.result_bytes)
+        for file in files:
             _check(carrier, file, part / file.name)
 
 
@@ -210,16 +212,17 @@ def _clean_after(carrier: Carrier, error: DeviceError, runs: Sequence[str]) -> N
             raise failure(carrier.device, "hung", f"{_bare(error)}; it does not answer any more") from error
 
 
-def _clean_quietly(carrier: Carrier, runs: Sequence[str]) -> None:
+def _clean_quietly(carrier: Carrier, runs: Sequence[str], grown: bool = True) -> None:
     """Clean up after the outcome is known, which a link that fails now cannot change; it is noted, and the next run removes the rest."""
     try:
-        _clean(carrier, runs, carrier.policy.stall_s)
+        _clean(carrier, runs, carrier.policy.stall_s, grown)
     except DeviceError as error:
         carrier.retries.append(Retry("clean", error.reason, error.message))
 
 
-def _clean(carrier: Carrier, runs: Sequence[str], timeout_s: float) -> None:
-    done = carrier.shell(scripts.clean(carrier.base, runs, sizes=True), b"", timeout_s)
+def _clean(carrier: Carrier, runs: Sequence[str], timeout_s: float, grown: bool = True) -> None:
+    """Remove run folders, and where the cache has grown what is too much in it."""
+    done = carrier.shell(scripts.clean(carrier.base, runs, sizes=grown), b"", timeout_s)
     if done.code:
         raise failure(carrier.device, reason_of(done.stderr), f"the run folder could not be removed: {last_line(done.stderr)}")
     surplus = scripts.evictable(done.stdout, carrier.policy.cache_bytes)
@@ -227,9 +230,12 @@ def _clean(carrier: Carrier, runs: Sequence[str], timeout_s: float) -> None:
         _shell(carrier, "clean", scripts.evict(carrier.base), _lines(surplus))
 
 
-def _shell(carrier: Carrier, stage: str, script: str, stdin: bytes = b"", run: str = "") -> str:
+def _shell(carrier: Carrier, stage: str, script: str, stdin: bytes = b"") -> str:
     """Run one of the scripts; what it complains of becomes the error."""
-    done = carrier.shell(script, stdin, carrier.policy.stall_s)
+    return _checked(carrier, stage, carrier.shell(script, stdin, carrier.policy.stall_s))
+
+
+def _checked(carrier: Carrier, stage: str, done: Completed, run: str = "") -> str:
     if done.code == scripts.NOT_EXECUTABLE:
         cause = scripts.explain(carrier.shell(scripts.diagnose(carrier.base, run), b"", carrier.policy.stall_s).stdout)
         raise failure(carrier.device, "permission-denied", f"the pushed runner cannot be made executable{_because(cause)}")
@@ -239,34 +245,26 @@ def _shell(carrier: Carrier, stage: str, script: str, stdin: bytes = b"", run: s
     return done.stdout
 
 
-def _upload(entry: Entry, place: str) -> Upload:
-    return Upload(entry.path, place, 0o755 if entry.executable else 0o644)
+def _upload(entry: Entry, run: str) -> Upload:
+    return Upload(entry.path, f"run-{run}.part/job/{entry.name}", 0o755 if entry.executable else 0o644)
 
 
-def _assembly(entry: Entry, places: dict[str, str]) -> tuple[bool, str, str]:
-    return not _is_cached(places[entry.sha256]), entry.sha256, entry.name
+def _is_large(entry: Entry) -> bool:
+    return entry.size_bytes >= CACHED_FROM_BYTES
 
 
-def _first_is_new(lines: Sequence[tuple[bool, str, str]]) -> list[str]:
-    """One content may have several names: it moves into the cache once."""
-    moved: set[str] = set()
-    out = []
-    for new, sha256, name in lines:
-        out.append(f"{'new' if new and sha256 not in moved else 'old'} {sha256} {name}")
-        moved.add(sha256)
-    return out
+def _kind(entry: Entry, cached: AbstractSet[str]) -> str:
+    if not _is_large(entry):
+        return "small"
+    return "cached" if entry.sha256 in cached else "new"
 
 
-def _is_cached(place: str) -> bool:
-    return place.startswith("cache/") and not place.startswith("cache/.")
-
-
-def _hash_s(wanted: dict[str, Entry]) -> float:
+def _hash_s(entries: Sequence[Entry]) -> float:
     """Time a slow (emulated) processor may take to hash all this, at 5 MB/s."""
-    return sum(entry.size_bytes for entry in wanted.values()) / 5e6
+    return sum(entry.size_bytes for entry in entries) / 5e6
 
 
-def _lines(items: Sequence[str] | dict[str, Entry] | list[str]) -> bytes:
+def _lines(items: Sequence[str]) -> bytes:
     return "".join(f"{item}\n" for item in items).encode()
 
 
