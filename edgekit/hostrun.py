@@ -256,7 +256,10 @@ def _after(status: int, stage: Stage, result_folder: Path) -> int:
     if (result_folder / contract.RESULT_FILE).exists():
         return code
     died = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"an exit with code {code}"
-    return _failed(result_folder, _Progress(), stage, f"the runtime died of {died}")
+    progress, peak = _Progress(), _probe.peak_memory_bytes(of_children=True)
+    progress.fields |= {"peak_memory_bytes": peak}
+    used = f", after using up to {peak / 1e6:.0f} MB of memory" if peak else ""
+    return _failed(result_folder, progress, stage, f"the runtime died of {died}{used}")
 
 
 def _die_with_parent() -> None:

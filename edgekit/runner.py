@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import tempfile
 import time
@@ -17,6 +18,7 @@ from edgekit.job import Job, Result, TensorFile
 from edgekit.manifest import Manifest
 from edgekit.tensors import Array, quantize, read_raw, write_raw
 from edgekit.transports import Facts, Link
+from edgekit.transports.failures import HINTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +157,8 @@ def _failure(result: Result, facts: Facts) -> str:
 
 
 def _hint(result: Result) -> str | None:
+    if re.search(r"\bsignal 9\b", result.error):
+        return HINTS["killed"]
     return {
         "library": "give a runtime library built for this device with --runtime",
         "model": "was the bundle packaged for this target and runtime version?",

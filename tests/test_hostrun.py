@@ -159,6 +159,7 @@ def test_a_runtime_that_dies_is_reported(tmp_path: Path) -> None:
     code, result = jobs.execute(jobs.PYTHON, folder, tmp_path / "out", PYTHONPATH=f"{tmp_path / 'path'}:{Path.cwd()}")
     assert (code, result.status, result.stage) == (11, "failed", "library")
     assert "SIGSEGV" in result.error
+    assert result.peak_memory_bytes and f"up to {result.peak_memory_bytes / 1e6:.0f} MB" in result.error
 
 
 def test_big_processors_are_the_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,19 @@ def test_a_library_that_misbehaves_is_reported(how: str, tmp_path: Path) -> None
     assert said is None or said in result.error
 
 
+def test_a_runtime_killed_for_memory_names_its_peak(tmp_path: Path) -> None:
+    size = 200_000_000
+    source = "#include <signal.h>\n#include <stdlib.h>\n#include <string.h>\nvoid *OrtGetApiBase(void) {"
+    source += f" char *data = malloc({size}); memset(data, 1, {size}); raise(SIGKILL); return data; }}"
+    (tmp_path / "bad.c").write_text(source)
+    subprocess.run(["cc", "-O0", "-shared", "-fPIC", "-w", "-o", str(tmp_path / "libbad.so"), str(tmp_path / "bad.c")], check=True)
+    jobs.write(tmp_path / "job", twins_onnx(tmp_path), twin_samples(1), TWINS, library=tmp_path / "libbad.so")
+    code, result = jobs.execute(jobs.native(), tmp_path / "job", tmp_path / "out")
+    assert (code, result.stage) == (11, "library")
+    assert result.peak_memory_bytes and size < result.peak_memory_bytes < 1.5 * size
+    assert "SIGKILL" in result.error and f"up to {result.peak_memory_bytes / 1e6:.0f} MB" in result.error
+
+
 def test_a_file_that_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "libtext.so").write_text("not ELF")
     jobs.write(tmp_path / "job", twins_onnx(tmp_path), twin_samples(1), TWINS, library=tmp_path / "libtext.so")

@@ -72,9 +72,11 @@ static void supervise(struct run *run, pid_t child) {
   enum stage stage = (enum stage)run->shared->stage;
   run->job.runtime = run->shared->runtime;
   memcpy(run->result.runtime_version, run->shared->runtime_version, sizeof run->result.runtime_version);
+  run->result.peak_memory_bytes = probe_peak_memory_of_children();
   if (WIFEXITED(status)) fail(run, stage, "the runtime ended the process by itself with code %d", WEXITSTATUS(status));
   int number = WTERMSIG(status);
-  fail(run, stage, "the runtime died of %s, signal %d", signal_text(number), number);
+  double peak_mb = (double)run->result.peak_memory_bytes / 1e6;
+  fail(run, stage, "the runtime died of %s, signal %d, after using up to %.0f MB of memory", signal_text(number), number, peak_mb);
 }
 
 static bool is_folder(const char *path) {

@@ -109,7 +109,11 @@ int probe_cpus(int cpus[MAX_CPUS]) {
   return count;
 }
 
-int64_t probe_peak_memory(void) {
+static int64_t peak_memory_of(int who) {
   struct rusage usage;
-  return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : -1;
+  return getrusage(who, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : -1;
 }
+
+int64_t probe_peak_memory(void) { return peak_memory_of(RUSAGE_SELF); }
+
+int64_t probe_peak_memory_of_children(void) { return peak_memory_of(RUSAGE_CHILDREN); }

@@ -135,6 +135,7 @@ void probe_cool(const struct job *job);
 void probe_pin(const struct job *job);
 int probe_cpus(int cpus[MAX_CPUS]);
 int64_t probe_peak_memory(void);
+int64_t probe_peak_memory_of_children(void); /* that have ended */
 
 /* result.c: complete or not at all; false when it could not be written */
 bool result_write(const char *result_dir, const struct job *job, const struct result *result, const char *stage, const char *error);

@@ -61,13 +61,14 @@ def _chosen(job: Job, allowed: list[int]) -> list[int]:
     return [cpu for cpu, value in frequencies.items() if value is not None and (value >= limit if job.affinity == "big" else value <= limit)]
 
 
-def peak_memory_bytes() -> int | None:
-    """The largest resident set of this process so far."""
+def peak_memory_bytes(*, of_children: bool = False) -> int | None:
+    """The largest resident set of this process so far, or of the largest of its children that have ended."""
     if sys.platform == "win32":
         return None
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    who = resource.RUSAGE_CHILDREN if of_children else resource.RUSAGE_SELF
+    return resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _number(path: Path) -> int:
