@@ -38,20 +38,27 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
 
     def build(candidate: Candidate) -> Artifact:
         keep = tuple(names.get(name, name) for name in candidate.keep_float)
-        found = units(net, limits.judge(known, keep))
+
+        def group(one: Net) -> tuple[Unit, ...]:
+            return units(one, limits.judge(known, keep))
+
+        found = group(net)
         if not any(unit.on_dpu for unit in found):
             raise ConversionError(f"{model.name}: the DPU takes none of its operators ({found[0].reason})", found[0].suggestion or None)
-        proto = _quantize(net, found, samples, candidate, rounding, arch, context)
+        proto = _quantize(net, group, samples, candidate, rounding, arch, context)
         shown = (*prepared.notices, *notices, *_left(found))
         return _artifact(model, context, candidate, proto, {n: s for n, s in names.items() if n != s}, shown)
 
     return build
 
 
-def _quantize(net: Net, found: tuple[Unit, ...], samples: Sequence[Arrays], candidate: Candidate, rounding: str, arch: str, context: Context) -> Any:
+def _quantize(
+    net: Net, group: Callable[[Net], tuple[Unit, ...]], samples: Sequence[Arrays], candidate: Candidate, rounding: str, arch: str, context: Context
+) -> Any:
     if not samples:
         raise ConversionError("power-of-two int8 needs calibration data: its activations have fixed ranges", "give --calibration")
-    made = calibrate.calibrate(net, found, samples, candidate.rounding, rounding, context.progress)
+    made = calibrate.calibrate(net, group, samples, candidate.rounding, rounding, context.progress)
+    net, found = made.net, made.units
     left = [name for unit in found if not unit.on_dpu for node in unit.nodes for name in (_stored_name(net, made.positions, node.output[0]),)]
     why = {_stored_name(net, made.positions, unit.output): [unit.reason, unit.suggestion] for unit in found if not unit.on_dpu}
     metadata = {

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from edgekit.backends.vitis.net import Net, attribute, of_proto, to_proto
+from edgekit.qdq import protos
 from edgekit.tensors import Array
 
 POOL_FACTORS = {3: 0.984375, 5: 0.9765625, 6: 0.984375, 7: 1.0048828125, 14: 1.0048828125}
@@ -24,7 +25,7 @@ def legalize(proto: Any, *, hard_sigmoid: bool = False) -> tuple[Net, tuple[str,
     GlobalAveragePool. In numbers: LeakyReLU's slope to a multiple of 1/256, means as sums times k / 2^n, HardSigmoid times 1.00012,
     with `hard_sigmoid` Sigmoid as HardSigmoid.
     """
-    net = of_proto(proto)
+    net = of_proto(protos.canonical(proto))
     made: list[Any] = []
     notices: dict[str, int] = {}
     swishes = _hard_swishes(net)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from edgekit import resources
+from edgekit.backends.vitis.equalize import is_level
 from edgekit.backends.vitis.net import ACTIVATIONS, DPU, LINEAR, Net, attribute
 from edgekit.errors import UsageError, close_match
 
@@ -107,7 +108,7 @@ def _resize(net: Net, node: Any) -> Refusal | None:
 
 def _clip(net: Net, node: Any) -> Refusal | None:
     limits = [float(net.constants[name].ravel()[0]) if name in net.constants else None for name in node.input[1:]]
-    if limits in ([0.0, 6.0], [0.0, 1.0]):
+    if limits in ([0.0, 6.0], [0.0, 1.0]) or (len(limits) == 2 and limits[0] == 0 and is_level(limits[1] or 0.0)):
         return None
     return f"Clip to {limits}", "the DPU has ReLU, ReLU6 and LeakyReLU"
 

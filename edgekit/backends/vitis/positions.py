@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
 from edgekit.backends.vitis.net import ALIGNED, Net, Unit
+from edgekit.backends.vitis.observe import Seen
 from edgekit.quantize.grid import TINY
 from edgekit.tensors import Array
 
@@ -27,17 +27,14 @@ ACCUMULATOR_BITS = 24
 LOOPS = 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Seen:
-    """A tensor on the calibration samples: its largest magnitude and a sample of its values."""
-
-    largest: float
-    values: Array
-
-
 def covering(largest: float) -> int:
     """The finest position whose int8 range holds `largest` (up to 127 steps); 7 for a tensor that is always zero."""
     return math.floor(math.log2(127 / largest)) if largest > TINY else 7
+
+
+def clamp(position: int, limits: tuple[int, int]) -> int:
+    """The nearest position within limits."""
+    return min(max(position, limits[0]), limits[1])
 
 
 def error(values: Array, position: int) -> float:
@@ -48,10 +45,10 @@ def error(values: Array, position: int) -> float:
     return float(((np.clip(np.rint(values * scale), -128, 127) / scale - values) ** 2).mean())
 
 
-def best(seen: Seen) -> int:
+def best(values: Array, largest: float) -> int:
     """The position of least squared error."""
-    base = covering(seen.largest)
-    return min(range(base, base + CANDIDATES), key=lambda position: (error(seen.values, position), position))
+    base = covering(largest)
+    return min(range(base, base + CANDIDATES), key=lambda position: (error(values, position), position))
 
 
 def bias_range(cut: int, accumulator: int, leaky: bool) -> tuple[int, int]:
@@ -60,9 +57,9 @@ def bias_range(cut: int, accumulator: int, leaky: bool) -> tuple[int, int]:
     return accumulator - SHIFT_BIAS_MAX, accumulator - lowest_shift
 
 
-def choose(net: Net, units: Sequence[Unit], seen: Mapping[str, Seen]) -> dict[str, int]:
-    """Legal positions of every tensor in `seen`, as close to the best as the ranges allow."""
-    found = {name: best(one) for name, one in seen.items()}
+def choose(net: Net, units: Sequence[Unit], seen: Mapping[str, Seen], fixed: Mapping[str, int]) -> dict[str, int]:
+    """Legal positions of every tensor in `seen`, as close to the best (or to the `fixed` one) as the ranges allow."""
+    found = {name: fixed[name] if name in fixed else best(one.values, float(one.largest.max(initial=0))) for name, one in seen.items()}
     groups = _groups(net, units, found)
     for _ in range(LOOPS):
         before = dict(found)

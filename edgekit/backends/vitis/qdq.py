@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from edgekit.backends.vitis.equalize import is_level
 from edgekit.backends.vitis.net import Net, Unit
 from edgekit.tensors import Array
 
@@ -84,6 +85,8 @@ class Writer:
         del copy.input[:], copy.output[:]
         if node.op_type == "MatMul" and len(inputs) == 3:
             copy.op_type = "Gemm"
+        if node.op_type == "Clip" and is_level(float(self.net.constants[node.input[2]])):
+            copy.op_type, inputs = "Relu", inputs[:1]
         copy.input.extend(inputs)
         copy.output.extend(real(self.net, name) if name in self.positions else name for name in node.output)
         copy.name = copy.output[0]
