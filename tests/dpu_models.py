@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
+
+NETWORK_SHAPE = (1, 3, 16, 16)
 
 
 class Builder:
@@ -61,3 +64,32 @@ def by_onnxruntime(model: Any, feeds: dict[str, Any]) -> list[Any]:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)  # type: ignore[no-any-return]
+
+
+def network(path: Path) -> Path:
+    """A float network: conv -> relu6 -> depthwise -> swish -> add -> concat -> mean -> dense -> softmax, random weights."""
+    rng, nodes, stored = np.random.RandomState(0), [], []
+
+    def const(name: str, array: Any) -> str:
+        stored.append(numpy_helper.from_array(np.asarray(array, np.float32), name))
+        return name
+
+    def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    c1 = node("Conv", ["x", const("w1", rng.randn(8, 3, 3, 3) / 3), const("b1", rng.randn(8))], "c1", pads=[1] * 4, strides=[2, 2])
+    r1 = node("Clip", [c1, const("zero", 0.0), const("six", 6.0)], "r1")
+    d1 = node("Conv", [r1, const("w2", rng.randn(8, 1, 3, 3) / 2)], "d1", pads=[1] * 4, group=8)
+    s1 = node("HardSwish", [d1], "s1")
+    a1 = node("Add", [s1, r1], "a1")
+    l1 = node("LeakyRelu", [node("Conv", [a1, const("w3", rng.randn(8, 8, 1, 1) / 3)], "c3")], "l1", alpha=0.1)
+    cat = node("Concat", [a1, l1], "cat", axis=1)
+    up = node("Resize", [cat, "", const("k", [1, 1, 2, 2])], "up", mode="linear", coordinate_transformation_mode="half_pixel")
+    pool = node("AveragePool", [up], "pool", kernel_shape=[3, 3], strides=[2, 2])
+    mean = node("Flatten", [node("GlobalAveragePool", [pool], "mean")], "flat")
+    node("Softmax", [node("Gemm", [mean, const("g", rng.randn(16, 5))], "scores")], "y", axis=1)
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", NETWORK_SHAPE), ("y", (1, 5)), ("scores", (1, 5)))]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from edgekit import formats, opset, target
 from edgekit import job as contract
@@ -19,41 +19,10 @@ from edgekit.backends.vitis import forms
 from edgekit.errors import ConversionError, UsageError
 from edgekit.transports import virtual
 from edgekit.virtual.dpu import reader
-from tests.dpu_models import Builder, by_onnxruntime
+from tests.dpu_models import NETWORK_SHAPE as SHAPE
+from tests.dpu_models import Builder, by_onnxruntime, network
 
 pytestmark = pytest.mark.slow
-
-SHAPE = (1, 3, 16, 16)
-
-
-def network(path: Path) -> Path:
-    """conv -> relu6 -> depthwise -> swish -> add -> concat -> mean -> dense -> softmax, random weights."""
-    rng, nodes, stored = np.random.RandomState(0), [], []
-
-    def const(name: str, array: Any) -> str:
-        stored.append(numpy_helper.from_array(np.asarray(array, np.float32), name))
-        return name
-
-    def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
-
-    c1 = node("Conv", ["x", const("w1", rng.randn(8, 3, 3, 3) / 3), const("b1", rng.randn(8))], "c1", pads=[1] * 4, strides=[2, 2])
-    r1 = node("Clip", [c1, const("zero", 0.0), const("six", 6.0)], "r1")
-    d1 = node("Conv", [r1, const("w2", rng.randn(8, 1, 3, 3) / 2)], "d1", pads=[1] * 4, group=8)
-    s1 = node("HardSwish", [d1], "s1")
-    a1 = node("Add", [s1, r1], "a1")
-    l1 = node("LeakyRelu", [node("Conv", [a1, const("w3", rng.randn(8, 8, 1, 1) / 3)], "c3")], "l1", alpha=0.1)
-    cat = node("Concat", [a1, l1], "cat", axis=1)
-    up = node("Resize", [cat, "", const("k", [1, 1, 2, 2])], "up", mode="linear", coordinate_transformation_mode="half_pixel")
-    pool = node("AveragePool", [up], "pool", kernel_shape=[3, 3], strides=[2, 2])
-    mean = node("Flatten", [node("GlobalAveragePool", [pool], "mean")], "flat")
-    node("Softmax", [node("Gemm", [mean, const("g", rng.randn(16, 5))], "scores")], "y", axis=1)
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", SHAPE), ("y", (1, 5)), ("scores", (1, 5)))]
-    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], stored)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
-
 
 def samples(count: int, seed: int) -> list[dict[str, Any]]:
     rng = np.random.RandomState(seed)

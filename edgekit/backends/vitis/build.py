@@ -33,6 +33,7 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
         return lambda candidate: _pass_through(model, context, candidate, arch, rounding)
     prepared = onnx_prepare.prepare(model)
     net, notices = forms.legalize(prepared.model.handle, hard_sigmoid=bool(options.get("hard_sigmoid", False)))
+    _some_on_dpu(model, units(net, limits.judge(known)))
     names = {**prepared.inputs, **prepared.outputs}
     samples = [{prepared.inputs[name]: value for name, value in sample.items() if name in prepared.inputs} for sample in context.calibration]
 
@@ -43,13 +44,17 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
             return units(one, limits.judge(known, keep))
 
         found = group(net)
-        if not any(unit.on_dpu for unit in found):
-            raise ConversionError(f"{model.name}: the DPU takes none of its operators ({found[0].reason})", found[0].suggestion or None)
+        _some_on_dpu(model, found)
         proto = _quantize(net, group, samples, candidate, rounding, arch, context)
         shown = (*prepared.notices, *notices, *_left(found))
         return _artifact(model, context, candidate, proto, {n: s for n, s in names.items() if n != s}, shown)
 
     return build
+
+
+def _some_on_dpu(model: Model, found: tuple[Unit, ...]) -> None:
+    if not any(unit.on_dpu for unit in found):
+        raise ConversionError(f"{model.name}: the DPU takes none of its operators ({found[0].reason})", found[0].suggestion or None)
 
 
 def _quantize(

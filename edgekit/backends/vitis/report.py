@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +15,46 @@ from edgekit.virtual.dpu import reader
 
 REASONS_KEY = "edgekit.reasons"
 
+MODEL, PROVIDER, CONFIG = "model.onnx", "VitisAIExecutionProvider", "/usr/bin/vaip_config.json"
+
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "Constant")
 
 
 def graph(path: Path) -> Graph:
-    """The operators of a written artifact, quantizers left out, with MACs; `cpu` in the attributes says why one is not on the DPU."""
+    """The operators of a written artifact with MACs: quantizers left out, factors and activations part of the operator that they follow.
+
+    `cpu` in the attributes says why one is not on the DPU, `suggestion` what to change, `fused` what it computes behind itself.
+    """
     import onnx
 
     proto = onnx.shape_inference.infer_shapes(onnx.load(path))
     reasons = msgspec.json.decode(_metadata(proto).get(REASONS_KEY, "{}"), type=dict[str, tuple[str, str]])
     cpu = set(msgspec.json.decode(_metadata(proto).get(reader.CPU_KEY, "[]"), type=list[str]))
     tensors, index = _tensors(proto)
-    nodes = [node for node in proto.graph.node if node.op_type not in QUANTIZERS]
     operators = []
-    for number, node in enumerate(nodes):
-        name = node.output[0]
+    for number, nodes in enumerate(_fused(proto, cpu)):
+        head, name = nodes[0], nodes[-1].output[0]
         why, suggestion = reasons.get(name, ("beside an operator on the CPU", "")) if name in cpu else ("", "")
-        given, made = (tuple(index.get(n, -1) for n in names) for names in (node.input, node.output))
+        made = tuple(index.get(n.removesuffix("/real"), index.get(n, -1)) for n in nodes[-1].output)  # as its readers call it
+        given = tuple(index.get(n, -1) for n in head.input)
         attributes = {"cpu": why, "suggestion": suggestion} if why else {}
-        macs = _macs(node, tensors, index)
-        operators.append(Operator(number, node.op_type, _opset(proto), name.removesuffix("/real"), given, made, attributes, macs))
+        attributes |= {"fused": "+".join(node.op_type for node in nodes[1:])} if len(nodes) > 1 else {}
+        macs = _macs(head, tensors, index)
+        operators.append(Operator(number, head.op_type, _opset(proto), name.removesuffix("/real"), given, made, attributes, macs))
     stored = {tensor.name for tensor in proto.graph.initializer}
     ends = [tuple(index[v.name] for v in side if v.name not in stored) for side in (proto.graph.input, proto.graph.output)]
     return Graph("dpu", tuple(tensors), tuple(operators), ends[0], ends[1], path.stat().st_size)
+
+
+def _fused(proto: Any, cpu: set[str]) -> list[list[Any]]:
+    """Nodes without quantizers, those between an operator of the DPU and its quantizer with it."""
+    found: dict[str, list[Any]] = {}
+    for node in proto.graph.node:
+        if node.op_type in QUANTIZERS:
+            continue
+        before = found.pop(node.input[0], None) if node.input and node.output[0] not in cpu and node.input[0] not in cpu else None
+        found[node.output[0]] = [*(before or []), node]
+    return list(found.values())
 
 
 def write_side_files(folder: Path, proto: Any) -> None:
@@ -55,25 +74,49 @@ def write_side_files(folder: Path, proto: Any) -> None:
 def _readme(arch: str) -> str:
     if arch == "any":
         return "model.onnx is QDQ int8 with power-of-two scales; give it to your accelerator's compiler. quantization.json lists the positions.\n"
-    config = '{"target": "' + arch + '"}'
     return (
-        f"model.onnx is QDQ int8 with power-of-two scales for {arch}; quantization.json lists the positions. No compiler was run here.\n"
-        "Next, on the board's image with ONNX Runtime's VitisAI provider (it compiles model.onnx at the first load):\n"
-        f"  echo '{config}' > arch.json && python -c \"import onnxruntime as o; o.InferenceSession('model.onnx', "
-        "providers=['VitisAIExecutionProvider'], provider_options=[{'config_file': '/usr/bin/vaip_config.json'}])\"\n"
+        f"model.onnx is QDQ int8 with power-of-two scales, within the limits of {arch}; quantization.json lists the positions.\n"
+        "No compiler was run here. ONNX Runtime's VitisAI provider compiles model.onnx when it loads it; the next command, in this folder on the\n"
+        "board's image (config_file is where that image keeps the provider's configuration):\n"
+        f'  python3 -c "import onnxruntime as o; o.InferenceSession({MODEL!r}, providers=[{PROVIDER!r}], '
+        f"provider_options=[{{'config_file': {CONFIG!r}, 'cacheDir': '.', 'cacheKey': 'compiled'}}])\"\n"
     )
 
 
 def trim(graph: Graph, folder: Path) -> dict[str, str]:
-    """Write `partition.txt`: what runs where."""
+    """Write `partition.txt`: what runs where, why, and what to change."""
     left = [operator for operator in graph.operators if operator.attributes.get("cpu")]
     taken = [operator for operator in graph.operators if not operator.attributes.get("cpu")]
-    macs = sum(operator.macs for operator in taken)
-    share = 100 * macs / graph.macs if graph.macs else 100.0
-    lines = [f"DPU: {len(taken)} operators, {macs} MACs ({share:.2f} %)", f"CPU: {len(left)} operators, {graph.macs - macs} MACs"]
-    lines += [f"  {o.type} {o.name}: {o.attributes['cpu']} {o.attributes['suggestion']}".rstrip() for o in left]
+    lines = [_share("DPU", taken, graph.macs, f" in {parts(graph)} part(s)"), _share("CPU", left, graph.macs, "")]
+    for operator in left:
+        lines.append(f"  {operator.type} {operator.name}: {operator.attributes['cpu']}")
+        if suggestion := operator.attributes.get("suggestion"):
+            lines.append(f"    change: {suggestion}")
     (folder / "partition.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return {"partition.txt": "which operators run on the DPU and which on the CPU, and why"}
+    return {"partition.txt": "which operators run on the DPU and which on the CPU, why, and what to change"}
+
+
+def _share(place: str, operators: Sequence[Operator], total: int, more: str) -> str:
+    macs = sum(operator.macs for operator in operators)
+    share = 100 * macs / total if total else 100.0 * bool(operators)
+    kinds = Counter(operator.type for operator in operators)
+    listed = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+    return f"{place}: {len(operators)} operator(s){more}, {macs} MACs ({share:.2f} %)" + (f": {listed}" if listed else "")
+
+
+def parts(graph: Graph) -> int:
+    """How many pieces the DPU gets: operators that touch without the CPU between them are one."""
+    place: dict[int, tuple[int, bool]] = {}
+    piece: dict[int, int] = {}
+    for number, operator in enumerate(graph.operators):
+        on_cpu, before = bool(operator.attributes.get("cpu")), [tensor for tensor in operator.inputs if tensor in place]
+        level = max((place[t][0] + (place[t][1] != on_cpu) for t in before), default=0)
+        joined = {piece[t] for t in before if place[t] == (level, on_cpu)}
+        for tensor, known in piece.items():
+            piece[tensor] = number if known in joined else known
+        for tensor in operator.outputs:
+            place[tensor], piece[tensor] = (level, on_cpu), number
+    return len({piece[tensor] for tensor, (_, on_cpu) in place.items() if not on_cpu})
 
 
 def _metadata(proto: Any) -> dict[str, str]:

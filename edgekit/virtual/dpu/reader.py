@@ -141,7 +141,8 @@ def _scale_of(state: _State, node: Any) -> int:
     if found is None:
         raise refuse(node.output[0], f"the scale {float(scale.ravel()[0]):.8g} is not a power of two", "quantize with power-of-two scales")
     if zero is not None and (zero.any() or zero.dtype.name not in ("int8", "int32")):
-        raise refuse(node.output[0], f"the zero point {zero.ravel()[0]} ({zero.dtype}): the accelerator is int8 and symmetric")
+        what = f"the zero point {zero.ravel()[0]} ({zero.dtype}): the accelerator is int8 and symmetric"
+        raise refuse(node.output[0], what, "quantize to int8 with zero point 0")
     if zero is None and node.op_type == "QuantizeLinear":
         raise refuse(node.output[0], "QuantizeLinear to uint8", "quantize to int8")
     return found
