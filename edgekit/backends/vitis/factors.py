@@ -59,9 +59,7 @@ def solve(problem: Problem) -> dict[str, Array]:
     first, second = ({name: np.zeros_like(value) for name, value in logs.items()} for _ in "ab")
     terms = [_LayerTerm(problem, layer) for layer in problem.layers]
     for number in range(1, STEPS + 1):
-        slopes = {name: np.zeros(len(group)) for name, group in problem.groups.items()}
-        spread = {name: logs[name][group] for name, group in problem.groups.items()}
-        total = sum([term.add(spread, slopes) for term in terms] + [_tensor(problem, tensor, spread, slopes) for tensor in problem.tensors])
+        total, slopes = _noise(problem, terms, {name: logs[name][group] for name, group in problem.groups.items()})
         rate = RATE * (1 - number / (STEPS + 1))
         for name, group in problem.groups.items():
             slope = np.bincount(group, slopes[name] / total, len(logs[name])) + 1e-5 * logs[name]
@@ -70,6 +68,19 @@ def solve(problem: Problem) -> dict[str, Array]:
             moved = first[name] / (1 - 0.9**number) / (np.sqrt(second[name] / (1 - 0.99**number)) + 1e-12)
             logs[name] = np.clip(logs[name] - rate * moved, -LIMIT, LIMIT)
     return {name: np.exp(logs[name][group]) for name, group in problem.groups.items()}
+
+
+def noise(problem: Problem, logs: Mapping[str, Array]) -> tuple[float, dict[str, Array]]:
+    """The network's rounding noise at its outputs for these logarithms of factors [channels], and its slope by each of them."""
+    return _noise(problem, [_LayerTerm(problem, layer) for layer in problem.layers], logs)
+
+
+def _noise(problem: Problem, terms: Sequence[_LayerTerm], logs: Mapping[str, Array]) -> tuple[float, dict[str, Array]]:
+    import numpy as np
+
+    slopes = {name: np.zeros(len(group)) for name, group in problem.groups.items()}
+    total = sum(term.add(logs, slopes) for term in terms) + sum(_tensor(problem, tensor, logs, slopes) for tensor in problem.tensors)
+    return total, slopes
 
 
 def _tensor(problem: Problem, tensor: Tensor, logs: Mapping[str, Array], slopes: dict[str, Array]) -> float:

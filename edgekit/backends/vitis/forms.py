@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
+from edgekit.backends.vitis import fold
 from edgekit.backends.vitis.net import Net, attribute, of_proto, to_proto
 from edgekit.qdq import protos
 from edgekit.tensors import Array
@@ -21,28 +23,33 @@ SLOPE_STEPS = 256
 def legalize(proto: Any, *, hard_sigmoid: bool = False) -> tuple[Net, tuple[str, ...]]:
     """The network in DPU forms, and what was changed in numbers (rewrites that are exact go unsaid).
 
-    Exact: paddle's and torch's x * clip(x + 3, 0, 6) / 6 as HardSwish, HardSwish as x * HardSigmoid(x), spatial ReduceMean as
-    GlobalAveragePool. In numbers: LeakyReLU's slope to a multiple of 1/256, means as sums times k / 2^n, HardSigmoid times 1.00012,
-    with `hard_sigmoid` Sigmoid as HardSigmoid.
+    Exact: constant factors and offsets folded into layers (`fold`), paddle's and torch's x * clip(x + 3, 0, 6) / 6 as HardSwish, HardSwish
+    as x * HardSigmoid(x), spatial ReduceMean as GlobalAveragePool. In numbers: LeakyReLU's slope to a multiple of 1/256, means as sums
+    times k / 2^n, HardSigmoid times 1.00012, with `hard_sigmoid` Sigmoid as HardSigmoid.
     """
-    net = of_proto(protos.canonical(proto))
+    net = fold.fold(_with_hard_swishes(of_proto(protos.canonical(proto))))
     made: list[Any] = []
     notices: dict[str, int] = {}
-    swishes = _hard_swishes(net)
-    skipped = {node.output[0] for nodes in swishes.values() for node in nodes}
     constants = dict(net.constants)
     for node in net.nodes:
-        if node.output[0] in swishes:
-            made += _hard_swish(node.output[0], _swish_input(net, swishes[node.output[0]]), constants)
-            continue
-        if node.output[0] in skipped:
-            continue
         nodes, notice = _rewritten(net, node, constants, hard_sigmoid)
         made += nodes
         if notice:
             notices[notice] = notices.get(notice, 0) + 1
     rebuilt = of_proto(to_proto(net, made, constants))
     return rebuilt, tuple(f"{notice} ({count}x)" for notice, count in notices.items())
+
+
+def _with_hard_swishes(net: Net) -> Net:
+    """Every x * clip(x + 3, 0, 6) / 6 as one HardSwish."""
+    swishes = _hard_swishes(net)
+    skipped = {node.output[0] for nodes in swishes.values() for node in nodes[:-1]}
+    made = [
+        _node("HardSwish", [_swish_input(net, swishes[name])], name) if (name := node.output[0]) in swishes else node
+        for node in net.nodes
+        if node.output[0] not in skipped
+    ]
+    return dataclasses.replace(net, nodes=tuple(made))
 
 
 def _rewritten(net: Net, node: Any, constants: dict[str, Array], hard_sigmoid: bool) -> tuple[list[Any], str]:
