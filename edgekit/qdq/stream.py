@@ -18,6 +18,12 @@ MEMORY_BYTES = 128_000_000
 VALUES = 65536
 """Values of an activation that are kept over all samples, for its histogram."""
 
+MASK, PLAIN = 9999.0, 100.0
+"""Values at least this large, where all others are smaller than that, are masks (-1e4, -65504, -1e9): they say «not this one» and are no data."""
+
+BEYOND_MASK = 16.0
+"""How far past the data a mask still reaches: exp(-16) is 1e-7, nothing in 16 bits."""
+
 Progress = Callable[[int, int, str], None]
 
 
@@ -92,32 +98,44 @@ def activations(proto: Any) -> list[str]:
 def histograms(proto: Any, samples: Sequence[Arrays], progress: Progress) -> dict[str, Histogram]:
     """How the values of every float activation are spread: true extremes, and the counts of a sample of them.
 
-    Raises `ConversionError` when an activation is not a number. Infinities (masks) are no data and are left out.
+    Raises `ConversionError` when an activation is not a number. Infinities and masks are no data: they are left out, and the range reaches
+    `BEYOND_MASK` past the data on their side.
     """
     import numpy as np
 
     names = activations(proto)
     run = taps(proto, names)
     ends: dict[str, tuple[float, float]] = dict.fromkeys(names, (0.0, 0.0))
+    masked = {name: [False, False] for name in names}
     picked: dict[str, list[Array]] = {name: [] for name in names}
     for number, sample in enumerate(samples):
         progress(number, len(samples), "measure ranges")
         for name, values in run(sample).items():
-            flat = _finite(values, name)
+            flat = _data(values, name, masked[name])
             if flat.size:
                 ends[name] = (min(ends[name][0], float(flat.min())), max(ends[name][1], float(flat.max())))
                 picked[name].append(_pick(flat, -(-VALUES // len(samples)), number))
     empty = np.zeros(0, np.float32)
-    return {name: histogram(np.concatenate([empty, *picked[name]]), *ends[name]) for name in names}
+    past = {name: (low - BEYOND_MASK * masked[name][0], high + BEYOND_MASK * masked[name][1]) for name, (low, high) in ends.items()}
+    return {name: histogram(np.concatenate([empty, *picked[name]]), *past[name]) for name in names}
 
 
-def _finite(values: Array, name: str) -> Array:
+def _data(values: Array, name: str, masked: list[bool]) -> Array:
+    """The values that are no masks, flat; `masked` learns on which sides there were some."""
     import numpy as np
 
     flat = values.reshape(-1)
     if np.isnan(flat).any():
         raise ConversionError(f"{name}: the float model computes NaN on a calibration sample", "check the calibration data and its preprocessing")
-    return flat if np.abs(flat).max(initial=0) < 3e38 else flat[np.abs(flat) < 3e38]
+    size = np.abs(flat)
+    if size.max(initial=0) < MASK:
+        return flat
+    plain = size < MASK
+    if size[plain].max(initial=0) >= PLAIN or not plain.any():  # large values of all sizes are data
+        plain = size < 3e38
+    masked[0] |= bool((flat[~plain] < 0).any())
+    masked[1] |= bool((flat[~plain] > 0).any())
+    return flat[plain]
 
 
 def _pick(flat: Array, count: int, seed: int) -> Array:

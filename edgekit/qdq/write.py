@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgekit.errors import ConversionError
-from edgekit.qdq import layers, protos
+from edgekit.qdq import layers, protos, stream
 from edgekit.qdq.rounding import Weights
 from edgekit.quantize.grid import Affine, affine
 from edgekit.quantize.ranges import Histogram, Method, choose
@@ -20,16 +20,33 @@ MOVERS = frozenset(("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "
 PARAMETERS = {"Clip": (1, 2), "Resize": (1, 2, 3), "Pad": (1, 2, 3)}
 """Positions of float constants that stay as they are."""
 
+SATURATING = frozenset(("Max", "Min", "Add", "Sub", "Where"))
+"""Operators whose result is bounded by its grid: a mask among their constants need not reach further than twice the result."""
+
+BOUNDS = {"Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Cos": (-1.0, 1.0), "Sin": (-1.0, 1.0)}
+"""What an operator cannot leave."""
+
+HEADROOM = 2.0
+"""16 bits reach this much further than what was seen: one bit of sixteen, for values that calibration did not meet."""
+
+FEW, FEW_HEADROOM = 8192, 1.25
+"""Of an activation seen in so few values (a pooled vector) the extremes are not known well: 8 bits then reach this much further, unclipped."""
+
 DOMAIN = "com.microsoft"
 """Q and DQ of onnxruntime's own set: 16 bits at every opset (the standard ones have them from 21 on)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """`bits` of activations (asymmetric, per tensor, unsigned), and how ranges are chosen at 8 bits; 16 bits cover all that was seen."""
+    """`bits` of activations (asymmetric, per tensor, unsigned), and how ranges are chosen at 8 bits; 16 bits cover all that was seen.
+
+    `wide` names activations of 16 bits in a graph of 8: the operators that make or read one compute in 16 bits, and what is 8 bits beside
+    them is converted.
+    """
 
     bits: int = 8
     method: Method = "mse"
+    wide: frozenset[str] = frozenset()
 
 
 def write(weights: Weights, seen: Mapping[str, Histogram], policy: Policy) -> Any:
@@ -44,8 +61,9 @@ class _Writer:
         self._values = protos.constants(self._proto)
         self._outputs = [value.name for value in self._proto.graph.output]
         self._nodes: list[Any] = []
-        self._read: dict[str, str] = {}
         self._grids: dict[str, Affine] = {}
+        self._real: dict[tuple[str, int], str] = {}
+        self._limits = {node.output[0]: self._limit(node) for node in self._proto.graph.node}
 
     def model(self) -> Any:
         import onnx
@@ -55,7 +73,7 @@ class _Writer:
         self._absorb(nodes)
         linear = {layer.weight: layer for layer in layers.find(self._weights.proto)}
         for value in (value for value in graph.input if value.name in self._seen):
-            self._quantize(value.name, value.name, self._grid(value.name))
+            self._quantize(value.name, value.name, self._grid(value.name, self._bits(value.name)))
         for node in nodes:
             self._node(node, linear)
         del graph.node[:], graph.value_info[:]
@@ -80,13 +98,17 @@ class _Writer:
             if len(read[node.input[0]]) > 1 or node.input[0] in self._outputs:
                 continue
             low, high = (0.0, float("inf")) if node.op_type == "Relu" else self._bounds(node)
-            grid = self._grid(node.output[0])
+            grid = self._grid(node.output[0], self._bits(node.output[0]))
             ends = [(end - grid.zero_point) * grid.scale for end in (grid.lowest, grid.highest)]
             if low - grid.scale / 2 <= ends[0] and ends[1] <= high + grid.scale / 2:
                 nodes[source].output[0] = node.output[0]
                 dropped.append(index)
         for index in reversed(dropped):
             del nodes[index]
+
+    def _limit(self, node: Any) -> tuple[float, float]:
+        """Bounds that a node's output keeps."""
+        return self._bounds(node) if node.op_type == "Clip" else BOUNDS.get(node.op_type, (float("-inf"), float("inf")))
 
     def _bounds(self, node: Any) -> tuple[float, float]:
         ends = [float("-inf"), float("inf")]
@@ -95,47 +117,82 @@ class _Writer:
                 ends[position] = float(self._values[name])
         return ends[0], ends[1]
 
+    def _bits(self, *names: str) -> int:
+        return 16 if self._policy.wide.intersection(names) else self._policy.bits
+
     def _node(self, node: Any, linear: Mapping[str, layers.OnnxLayer]) -> None:
         first, layer = node.input[0] if node.input else "", linear.get(node.input[1]) if len(node.input) > 1 else None
+        moves = node.op_type in MOVERS and first in self._grids
+        bits = _bits_of(self._grids[first]) if moves else self._bits(*node.input, *node.output)
         for position, name in enumerate(node.input):
-            if name in self._read:
-                node.input[position] = self._read[name]
+            if name in self._grids:
+                node.input[position] = self._reading(name, bits)
             elif layer and position == 1:
                 node.input[1] = self._weight(layer)
             elif layer and position == 2 and name:
-                node.input[2] = self._bias(layer, first)
+                node.input[2] = self._bias(layer, _as(self._grids[first], bits))
             elif name in self._values and self._values[name].dtype == "float32" and position not in PARAMETERS.get(node.op_type, ()):
-                node.input[position] = self._constant(f"{node.name}/{position}", self._values[name])
-        moved = self._grids.get(first) if node.op_type in MOVERS else None
+                node.input[position] = self._constant(f"{node.name}/{position}", self._bounded(node, name), bits)
         self._nodes.append(node)
         for position, name in enumerate(node.output):
             if name in self._seen:
-                raw = f"{name}/float"
-                node.output[position] = raw
-                self._quantize(raw, name, moved or self._grid(name, node.op_type))
+                node.output[position] = f"{name}/float"
+                self._result(name, node.op_type, bits, self._grids[first] if moves else None)
 
-    def _grid(self, name: str, kind: str = "") -> Affine:
-        bits = self._policy.bits
+    def _result(self, name: str, kind: str, bits: int, moved: Affine | None) -> None:
+        """Quantize what a node of `bits` gives; an activation of 8 bits behind a wide node is converted."""
+        asked = bits if moved else self._bits(name)
+        if asked == bits:
+            self._quantize(f"{name}/float", name, moved or self._grid(name, bits, kind))
+            return
+        self._pair(f"{name}/float", f"{name}/wide", self._grid(name, bits, kind), f"{name}/wide/real")
+        self._quantize(f"{name}/wide/real", name, self._grid(name, asked, kind))
+
+    def _grid(self, name: str, bits: int, kind: str = "") -> Affine:
         if bits == 16 and kind in ("Sigmoid", "Tanh"):  # the provider forces these
             return Affine(2.0**-16, 0, 0, 65535) if kind == "Sigmoid" else Affine(2.0**-15, 32768, 0, 65535)
-        return affine(*choose(self._seen[name], self._policy.method if bits == 8 else "minmax", bits=bits), bits=bits, signed=False)
+        return affine(*self._range(name, bits), bits=bits, signed=False)
+
+    def _range(self, name: str, bits: int) -> tuple[float, float]:
+        seen, limits = self._seen[name], self._limits.get(name, (float("-inf"), float("inf")))
+        few = seen.counts.sum() < FEW
+        low, high = choose(seen, "minmax" if few or bits == 16 else self._policy.method, bits=bits)
+        room = HEADROOM if bits == 16 else FEW_HEADROOM if few else 1.0
+        return max(low * room, min(limits[0], 0.0)), min(high * room, max(limits[1], 0.0))
 
     def _quantize(self, source: str, name: str, grid: Affine) -> None:
-        if name not in self._seen:
-            return
-        self._grids[name] = grid
         result = name if name in self._outputs else f"{name}/real"
-        parameters = self._parameters(name, grid.scale, grid.zero_point, "uint8" if grid.highest == 255 else "uint16")
+        self._pair(source, name, grid, result)
+        self._grids[name] = grid
+        self._real[name, _bits_of(grid)] = result
+
+    def _reading(self, name: str, bits: int) -> str:
+        """The real value of an activation, from integers of `bits`."""
+        if (name, bits) not in self._real:
+            self._pair(self._real[name, _bits_of(self._grids[name])], f"{name}/{bits}", _as(self._grids[name], bits), f"{name}/{bits}/real")
+            self._real[name, bits] = f"{name}/{bits}/real"
+        return self._real[name, bits]
+
+    def _pair(self, source: str, name: str, grid: Affine, result: str) -> None:
+        parameters = self._parameters(name, grid.scale, grid.zero_point, f"uint{_bits_of(grid)}")
         self._q("QuantizeLinear", [source, *parameters], f"{name}/stored")
         self._q("DequantizeLinear", [f"{name}/stored", *parameters], result)
-        self._read[name] = result
 
-    def _constant(self, name: str, value: Array) -> str:
+    def _bounded(self, node: Any, name: str) -> Array:
+        """A constant without the infinities and mask values that the operator's result never shows."""
+        import numpy as np
+
+        value, seen = self._values[name], self._seen.get(node.output[0])
+        if node.op_type not in SATURATING or seen is None or np.isnan(value).any():
+            return value
+        reach = 2 * max(-seen.low, seen.high, 1.0)
+        return np.clip(value, -reach, reach) if np.abs(value).max(initial=0) >= stream.MASK else value
+
+    def _constant(self, name: str, value: Array, bits: int) -> str:
         import numpy as np
 
         if not np.isfinite(value).all():
             raise ConversionError(f"{name}: the constant holds infinity or NaN, which no integer stands for", "use a large finite number")
-        bits = self._policy.bits
         grid = affine(float(value.min()), float(value.max()), bits=bits, signed=False)
         stored = np.clip(np.rint(value / grid.scale) + grid.zero_point, grid.lowest, grid.highest).astype(f"uint{bits}")
         return self._stored(name, stored, grid.scale, grid.zero_point)
@@ -148,11 +205,11 @@ class _Writer:
         stored = layer.from_matrix(np.rint(matrix / scales[:, None]).astype(np.int8), self._values[layer.weight].shape)
         return self._stored(layer.weight, stored, scales, 0, layer.axis)
 
-    def _bias(self, layer: layers.OnnxLayer, source: str) -> str:
+    def _bias(self, layer: layers.OnnxLayer, source: Affine) -> str:
         import numpy as np
 
         bias = self._values[layer.bias].reshape(-1).astype(np.float64)
-        scales = self._weights.scales[layer.weight] * self._grids[source].scale
+        scales = self._weights.scales[layer.weight] * source.scale
         scales = np.tile(scales, len(bias) // len(scales))
         stored = np.clip(np.rint(bias / scales), -(2**31) + 1, 2**31 - 1).astype(np.int32)
         return self._stored(layer.bias, stored, scales, 0, 0)
@@ -176,3 +233,16 @@ class _Writer:
 
         extra = {} if axis is None else {"axis": axis}
         self._nodes.append(onnx.helper.make_node(kind, inputs, [output], name=f"{output}/{kind[0]}", domain=DOMAIN, **extra))
+
+
+def _bits_of(grid: Affine) -> int:
+    return 8 if grid.highest == 255 else 16
+
+
+def _as(grid: Affine, bits: int) -> Affine:
+    """The grid of `bits` that holds every value of an 8-bit one exactly (255 x 257 = 65535), or the other way covers the same range."""
+    if bits == _bits_of(grid):
+        return grid
+    if bits == 16:
+        return Affine(grid.scale / 257, grid.zero_point * 257, 0, 65535)
+    return Affine(grid.scale * 257, round(grid.zero_point / 257), 0, 255)
