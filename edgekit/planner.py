@@ -94,15 +94,15 @@ def tiers(
     skipped = {p: f"only on request: --precision {p}" for p in reserved}
     skipped |= {p: "needs --calibration data" for p in wanted if not calibrated and precision == "auto" and needs_calibration(p)}
     kept = [p for p in wanted if p not in skipped]
+    if any(not any(p in tier for tier in TIERS) for p in kept):
+        return [[Candidate(p, rounding)] for p in kept], skipped  # precisions of the target's own: its profile orders them
     known = [tier for tier in TIERS if any(p in tier for p in kept)]
-    rows = [[Candidate(p, rounding) for p in kept if p in tier] for tier in known]
-    strange = [p for p in kept if not any(p in tier for tier in TIERS)]
-    return rows + [[Candidate(p, rounding)] for p in strange], skipped
+    return [[Candidate(p, rounding) for p in kept if p in tier] for tier in known], skipped
 
 
 def needs_calibration(precision: str) -> bool:
     """Whether activations get static ranges, which only data can give."""
-    return "a8" in precision or "a16" in precision
+    return "a8" in precision or "a16" in precision or precision == "mixed"
 
 
 def settled(points: Iterable[Point], prefer: Prefer) -> bool:

@@ -65,34 +65,51 @@ def _prefixed(job: Job, prefix: str) -> dict[str, str]:
 
 
 def _load(job: Job, artifact: Path) -> Executable:
-    made = session(job, artifact)
-    inputs, outputs = made.get_inputs(), made.get_outputs()
-    wanted = tuple(file.spec for file in job.samples[0])
-    chosen_inputs = [inputs[i].name for i in match(job, "input", wanted, [_spec(x) for x in inputs], [[x.name for x in inputs]])]
-    chosen_outputs = [outputs[i].name for i in match(job, "output", job.outputs, [_spec(x) for x in outputs], [[x.name for x in outputs]])]
-    return _Loaded(job, artifact, made, chosen_inputs, chosen_outputs)
+    return _Loaded(bound(job, session(job, artifact)), job, artifact)
 
 
-class _Loaded:
-    def __init__(self, job: Job, artifact: Path, made: Any, inputs: list[str], outputs: list[str]) -> None:
-        self._job, self._artifact, self._session, self._inputs, self._outputs = job, artifact, made, inputs, outputs
+class Bound:
+    """A session whose tensors are matched with the job's."""
+
+    def __init__(self, made: Any, inputs: list[str], outputs: list[str]) -> None:
+        self.session, self.input_names, self.output_names = made, inputs, outputs
         self._feed: dict[str, Array] = {}
         self._values: Sequence[Array] = ()
 
     def set_inputs(self, arrays: Sequence[Array]) -> None:
-        self._feed = dict(zip(self._inputs, arrays, strict=True))
+        """Put inputs in place."""
+        self._feed = dict(zip(self.input_names, arrays, strict=True))
 
     def invoke(self) -> None:
-        self._values = self._session.run(self._outputs, self._feed)
+        """Compute."""
+        self._values = self.session.run(self.output_names, self._feed)
 
     def outputs(self) -> Sequence[Array]:
+        """The outputs of the last invocation."""
         return self._values
 
-    def delegation(self) -> Delegation | None:
-        return assignment(session(self._job, self._artifact, **{"session.record_ep_graph_assignment_info": "1"}), self._job.accelerator)
-
     def counters(self) -> dict[str, int]:
+        """None."""
         return {}
+
+
+def bound(job: Job, made: Any) -> Bound:
+    """Match a session's tensors with the job's. Raises `RunnerError` (stages `prepare`, `input`)."""
+    inputs, outputs = made.get_inputs(), made.get_outputs()
+    wanted = tuple(file.spec for file in job.samples[0])
+    chosen_inputs = [inputs[i].name for i in match(job, "input", wanted, [_spec(x) for x in inputs], [[x.name for x in inputs]])]
+    chosen_outputs = [outputs[i].name for i in match(job, "output", job.outputs, [_spec(x) for x in outputs], [[x.name for x in outputs]])]
+    return Bound(made, chosen_inputs, chosen_outputs)
+
+
+class _Loaded(Bound):
+    def __init__(self, found: Bound, job: Job, artifact: Path) -> None:
+        super().__init__(found.session, found.input_names, found.output_names)
+        self._job, self._artifact = job, artifact
+
+    def delegation(self) -> Delegation | None:
+        """What the provider took."""
+        return assignment(session(self._job, self._artifact, **{"session.record_ep_graph_assignment_info": "1"}), self._job.accelerator)
 
 
 def assignment(made: Any, accelerator: str) -> Delegation | None:

@@ -6,17 +6,18 @@ chip's generation nor how fast it is.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from edgekit.errors import MissingPackageError, RunnerError, require
-from edgekit.hostruntimes import Executable, Runtime, check_options, match
+from edgekit.hostruntimes import Executable, Runtime, check_options
+from edgekit.hostruntimes.onnxruntime import Bound, assignment, bound
 from edgekit.job import Delegation, Job
-from edgekit.tensors import Array, TensorSpec
 
 PROVIDER = "QNNExecutionProvider"
 
@@ -37,6 +38,15 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     soc: str
     provider: str
     runtime: str
+    sdk: str = ""
+
+
+def device_libraries(arch: int) -> tuple[str, ...]:
+    """What a phone of this Hexagon generation needs beside the runtime, all of the SDK version that `Build.sdk` names.
+
+    The stub runs on the Arm cores, the skeleton on the DSP: it must lie where `ADSP_LIBRARY_PATH` points.
+    """
+    return ("libQnnHtp.so", "libQnnSystem.so", f"libQnnHtpV{arch}Stub.so", f"libQnnHtpV{arch}Skel.so")
 
 
 def open(job: Job) -> Runtime:
@@ -58,12 +68,20 @@ def libraries() -> tuple[Any, Any]:
     return ort, qnn
 
 
+@functools.cache
+def sdk_version() -> str:
+    """The version of Qualcomm's SDK that the provider's libraries are of, as they say themselves; empty where they do not."""
+    _, qnn = libraries()
+    found = re.search(rb"\0v(\d+\.\d+\.\d+)\.\d{12}", Path(qnn.get_qnn_htp_path()).read_bytes())
+    return found[1].decode() if found else ""
+
+
 def session(model: Path, arch: int, soc_model: int = 0, context: Path | None = None) -> Any:
     """A session in which every node runs on the HTP; with `context` also the context binary is written there.
 
     Raises `RunnerError` (stage `prepare`) when an operator is refused or the graph cannot be finalized.
     """
-    entries = {"session.disable_cpu_ep_fallback": "1"}
+    entries = {"session.disable_cpu_ep_fallback": "1", "session.record_ep_graph_assignment_info": "1"}
     if context:
         entries |= {"ep.context_enable": "1", "ep.context_embed_mode": "1", "ep.context_file_path": str(context)}
     return _session(model, arch, soc_model, entries)
@@ -106,36 +124,13 @@ def _load(job: Job, artifact: Path) -> Executable:
     asked = job.options.get("hexagon_arch", "")
     if asked and int(asked) != build.arch:
         raise RunnerError(f"the artifact was built for Hexagon v{build.arch}, and this device is v{asked}", stage="model")
-    made = session(artifact / "model.onnx", build.arch, build.soc_model)
-    inputs, outputs = made.get_inputs(), made.get_outputs()
-    wanted = tuple(file.spec for file in job.samples[0])
-    chosen = [inputs[i].name for i in match(job, "input", wanted, [_spec(x) for x in inputs], [[x.name for x in inputs]])]
-    given = [outputs[i].name for i in match(job, "output", job.outputs, [_spec(x) for x in outputs], [[x.name for x in outputs]])]
-    return _Loaded(made, chosen, given)
+    return _Loaded(bound(job, session(artifact / "model.onnx", build.arch, build.soc_model)))
 
 
-class _Loaded:
-    def __init__(self, made: Any, inputs: list[str], outputs: list[str]) -> None:
-        self._session, self._inputs, self._outputs = made, inputs, outputs
-        self._feed: dict[str, Array] = {}
-        self._values: Sequence[Array] = ()
-
-    def set_inputs(self, arrays: Sequence[Array]) -> None:
-        self._feed = dict(zip(self._inputs, arrays, strict=True))
-
-    def invoke(self) -> None:
-        self._values = self._session.run(self._outputs, self._feed)
-
-    def outputs(self) -> Sequence[Array]:
-        return self._values
+class _Loaded(Bound):
+    def __init__(self, found: Bound) -> None:
+        super().__init__(found.session, found.input_names, found.output_names)
 
     def delegation(self) -> Delegation | None:
-        return None  # fallback is disabled: a session that exists has placed everything
-
-    def counters(self) -> dict[str, int]:
-        return {}
-
-
-def _spec(value: Any) -> TensorSpec:
-    kind = {"float": "float32", "double": "float64"}.get(name := value.type.removeprefix("tensor(").removesuffix(")"), name)
-    return TensorSpec(value.name, tuple(x if isinstance(x, int) else -1 for x in value.shape), kind)
+        """What the provider says it took; nothing may be left, as fallback is disabled."""
+        return assignment(self.session, "qnn")

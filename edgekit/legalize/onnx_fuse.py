@@ -64,8 +64,8 @@ def _hard_sigmoid(op: Any, x: Any, three: Any, low: Any, high: Any, six: Any) ->
 
 
 def _is_ramp(three: Any, low: Any, high: Any, six: Any) -> bool:
-    node = six.uses()[0][0]
-    return near(three, 3.0) and near(low, 0.0) and near(high, 6.0) and near(six, 6.0 if node.op_type == "Div" else 1 / 6)
+    divides = any(node.op_type == "Div" for node, _ in six.uses())  # the bound 6 of the Clip may be the very same constant
+    return near(three, 3.0) and near(low, 0.0) and near(high, 6.0) and (near(six, 1 / 6) or (divides and near(six, 6.0)))
 
 
 def _hard_swish_after(op: Any, x: Any, three: Any, low: Any, high: Any, six: Any) -> Any:

@@ -32,7 +32,7 @@ def search(job: Job, model: Model) -> tuple[Plan, Built]:
     built: list[Built | None] = []
     for tier in tiers:
         if planner.settled(points, options.prefer):
-            skipped |= {candidate.precision: "not built: a more faithful one fits" for candidate in tier}
+            skipped |= {candidate.precision: "not built: one that comes before it fits" for candidate in tier}
             continue
         for candidate in tier:
             job.progress(len(points), sum(map(len, tiers)), f"building {candidate.precision}")

@@ -65,7 +65,7 @@ def find(proto: Any) -> list[Chain]:
         touching = [(i, n) for i, n in enumerate(graph.node) if group & {*n.input, *n.output}]
         makers = tuple(found[i] for i, n in touching if i in found and n.output[0] in group)
         readers = tuple(found[i] for i, n in touching if i in found and n.input[0] in group)
-        inside = all(i in found or {n.input[0], *n.output} <= group and _scales(n, group) for i, n in touching)
+        inside = all(i in found or ({n.input[0], *n.output} <= group and _scales(n, group)) for i, n in touching)
         if readers and inside and all(_plain(one, ranks) for one in (*makers, *readers)):
             chains.append(Chain(tuple(sorted(group)), makers, readers))
     return chains

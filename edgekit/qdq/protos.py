@@ -52,6 +52,15 @@ def set_constant(proto: Any, name: str, value: Array) -> None:
     proto.graph.initializer.append(tensor)
 
 
+def set_narrow(proto: Any, name: str) -> None:
+    """Store the int8 initializer `name` as int4: values of -8 to 7, two in a byte."""
+    import onnx
+
+    tensor = next(t for t in proto.graph.initializer if t.name == name)
+    values = onnx.numpy_helper.to_array(tensor).reshape(-1)
+    tensor.CopyFrom(onnx.helper.make_tensor(name, onnx.TensorProto.INT4, tensor.dims, values))
+
+
 def producers(nodes: Sequence[Any]) -> dict[str, int]:
     """Which node computes a value."""
     return {name: index for index, node in enumerate(nodes) for name in node.output if name}

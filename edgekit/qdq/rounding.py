@@ -18,12 +18,19 @@ from edgekit.tensors import Array, Arrays
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """A float graph whose weights lie on their integer grids, with corrected biases. `scales` are float64 [outputs] by weight name."""
+    """A float graph whose weights lie on their integer grids, with corrected biases. `scales` are float64 [outputs] by weight name, `widths`
+    the bits of those that are narrower than 8.
+    """
 
     proto: Any
     scales: Mapping[str, Array]
     bits: int = 8
     notices: tuple[str, ...] = ()
+    widths: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+NARROW_INPUTS = 32
+"""Layers with fewer weights an output (depthwise ones) keep 8 bits: four would save little there, and cost most."""
 
 
 def round_weights(
@@ -45,24 +52,27 @@ def round_weights(
     made = protos.copy(proto)
     found, by_data = layers.find(made), method != "nearest" and bool(samples)
     scales: dict[str, Array] = {}
+    widths: dict[str, int] = {}
     results: list[Rounded] = []
     flows = [stream.Stream(one, samples if by_data else (), folder) for one in (made, protos.copy(proto))]
     try:
         for number, layer in enumerate(found):
             progress(number, len(found), "round weights")
             linear = layer.layer(protos.constants_of(made, layer.weight, layer.bias))
-            steps = _scales(layer, linear.weight, linear.bias, seen.get(layer.input), bits, per_tensor, power_of_two)
+            own = bits if bits >= 8 or linear.weight.shape[1] >= NARROW_INPUTS else 8
+            steps = _scales(layer, linear.weight, linear.bias, seen.get(layer.input), own, per_tensor, power_of_two)
             if by_data and layer.window is not None:
                 read, wanted = _gathered(flows, layer, linear.weight.shape[1], len(samples), method)
-                results.append(round_layer(linear, read, wanted, method=method, bits=bits, scales=steps))
+                results.append(round_layer(linear, read, wanted, method=method, bits=own, scales=steps))
             else:
-                results.append(round_layer(linear, method="nearest", bits=bits, scales=steps))
+                results.append(round_layer(linear, method="nearest", bits=own, scales=steps))
             _store(made, layer, results[-1])
             scales[layer.weight] = results[-1].scales[:, 0]
+            widths |= {layer.weight: own} if own < 8 else {}
     finally:
         for flow in flows:
             flow.close()
-    return Weights(made, scales, bits, left_alone(results))
+    return Weights(made, scales, bits, left_alone(results), widths)
 
 
 def _scales(layer: OnnxLayer, weight: Array, bias: Array, seen: Histogram | None, bits: int, per_tensor: Sequence[str], power_of_two: bool) -> Array:

@@ -45,6 +45,31 @@ def measure(proto: Any, quantized: Any, samples: Sequence[Arrays], progress: str
     return costs
 
 
+def enough(costs: Mapping[str, Cost], least: float) -> list[frozenset[str]]:
+    """The activations to store in 16 bits so that the others' noise is at most `least`: most noise an element first."""
+    left, chosen = sum(cost.noise for cost in costs.values()), []
+    for cost in sorted(costs.values(), key=lambda c: (-c.noise / max(c.elements, 1), sorted(c.names))):
+        if left <= least:
+            break
+        chosen.append(cost.names)
+        left -= cost.noise
+    return chosen
+
+
+def noise_of(proto: Any, other: Any, samples: Sequence[Arrays]) -> float:
+    """Error power of `other`'s outputs relative to the power of `proto`'s, of the worst output, over the judging samples."""
+    import numpy as np
+
+    names = [value.name for value in proto.graph.output]
+    sessions = [protos.session(one) for one in (proto, other)]
+    rows = [[session.run(names, sample) for session in sessions] for sample in samples[:JUDGES]]
+    worst = 0.0
+    for place in range(len(names)):
+        pairs = [(right[place].astype(np.float64), got[place].astype(np.float64)) for right, got in rows]
+        worst = max(worst, sum(float(((a - b) ** 2).sum()) for a, b in pairs) / max(sum(float((a**2).sum()) for a, _ in pairs), 1e-30))
+    return worst
+
+
 def _grids(quantized: Any) -> dict[str, Affine]:
     """8-bit grids by activation, as the QDQ form stores them."""
     constants = protos.constants(quantized)

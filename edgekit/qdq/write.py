@@ -26,6 +26,9 @@ SATURATING = frozenset(("Max", "Min", "Add", "Sub", "Where"))
 BOUNDS = {"Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Cos": (-1.0, 1.0), "Sin": (-1.0, 1.0)}
 """What an operator cannot leave."""
 
+NEEDED = {"Relu": (0.0, float("inf")), "HardSwish": (-3.0, float("inf")), "Sigmoid": (-12.0, 12.0), "Tanh": (-6.0, 6.0)}
+"""Where an operator's result still changes with its input (to 1e-5): a grid for it alone need not reach further."""
+
 HEADROOM = 2.0
 """16 bits reach this much further than what was seen: one bit of sixteen, for values that calibration did not meet."""
 
@@ -63,6 +66,7 @@ class _Writer:
         self._nodes: list[Any] = []
         self._grids: dict[str, Affine] = {}
         self._real: dict[tuple[str, int], str] = {}
+        self._needed = self._needs()
         self._limits = {node.output[0]: self._limit(node) for node in self._proto.graph.node}
 
     def model(self) -> Any:
@@ -105,6 +109,16 @@ class _Writer:
                 dropped.append(index)
         for index in reversed(dropped):
             del nodes[index]
+
+    def _needs(self) -> dict[str, tuple[float, float]]:
+        """By activation, the span that some reader still tells apart."""
+        found: dict[str, tuple[float, float]] = {}
+        for node in self._proto.graph.node:
+            for name in node.input:
+                low, high = self._bounds(node) if node.op_type == "Clip" else NEEDED.get(node.op_type, (float("-inf"), float("inf")))
+                known = found.get(name, (low, high))
+                found[name] = (min(known[0], low), max(known[1], high))
+        return found | dict.fromkeys(self._outputs, (float("-inf"), float("inf")))
 
     def _limit(self, node: Any) -> tuple[float, float]:
         """Bounds that a node's output keeps."""
@@ -158,7 +172,8 @@ class _Writer:
         few = seen.counts.sum() < FEW
         low, high = choose(seen, "minmax" if few or bits == 16 else self._policy.method, bits=bits)
         room = HEADROOM if bits == 16 else FEW_HEADROOM if few else 1.0
-        return max(low * room, min(limits[0], 0.0)), min(high * room, max(limits[1], 0.0))
+        ends = [limits, self._needed.get(name, limits)]
+        return max(low * room, *(min(end[0], 0.0) for end in ends)), min(high * room, *(max(end[1], 0.0) for end in ends))
 
     def _quantize(self, source: str, name: str, grid: Affine) -> None:
         result = name if name in self._outputs else f"{name}/real"
@@ -203,7 +218,7 @@ class _Writer:
         scales = self._weights.scales[layer.weight]
         matrix = layer.to_matrix(self._values[layer.weight])
         stored = layer.from_matrix(np.rint(matrix / scales[:, None]).astype(np.int8), self._values[layer.weight].shape)
-        return self._stored(layer.weight, stored, scales, 0, layer.axis)
+        return self._stored(layer.weight, stored, scales, 0, layer.axis, bits=self._weights.widths.get(layer.weight, 8))
 
     def _bias(self, layer: layers.OnnxLayer, source: Affine) -> str:
         import numpy as np
@@ -214,9 +229,12 @@ class _Writer:
         stored = np.clip(np.rint(bias / scales), -(2**31) + 1, 2**31 - 1).astype(np.int32)
         return self._stored(layer.bias, stored, scales, 0, 0)
 
-    def _stored(self, name: str, stored: Array, scale: Any, zero_point: int, axis: int | None = None) -> str:
-        protos.set_constant(self._proto, f"{name}/stored", stored)
+    def _stored(self, name: str, stored: Array, scale: Any, zero_point: int, axis: int | None = None, bits: int = 8) -> str:
         parameters = self._parameters(name, scale, zero_point, stored.dtype.name)
+        protos.set_constant(self._proto, f"{name}/stored", stored)
+        if bits == 4:  # two in a byte
+            for part in ("stored", "zero"):
+                protos.set_narrow(self._proto, f"{name}/{part}")
         self._q("DequantizeLinear", [f"{name}/stored", *parameters], f"{name}/real", axis)
         return f"{name}/real"
 

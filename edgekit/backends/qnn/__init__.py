@@ -11,7 +11,7 @@ from edgekit.graph import Graph
 
 name = "qnn"
 accepts = ("onnx",)
-precisions = ("a16w8", "a8w8")
+precisions = ("fp16", "mixed", "a16w8", "a8w8", "a16w4", "a8w4")
 
 
 def own_precision(model: Model) -> str | None:
@@ -29,9 +29,9 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
 
 def emulate(artifact: Artifact) -> Session:
     """The artifact on the HTP simulator, every operator there."""
-    from edgekit.backends.qnn import build
+    from edgekit.backends.qnn import simulated
 
-    return build.emulate(artifact)
+    return simulated.emulate(artifact)
 
 
 def graph(artifact: Artifact) -> Graph:

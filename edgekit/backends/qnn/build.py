@@ -1,44 +1,52 @@
-"""From a float ONNX model to an artifact folder: `model.onnx` (QDQ), `context.onnx` (the binary for the chip), `build.json`."""
+"""From a float ONNX model to an artifact folder: `model.onnx` (QDQ or float), `context.onnx` (the binary for the chip), `build.json`."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from edgekit import budget
 from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends.qnn import mixed
 from edgekit.errors import ConversionError, RunnerError, UsageError, close_match
-from edgekit.formats import Model, Session, _onnx_view
+from edgekit.formats import Model, _onnx_view
 from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.hostruntimes.onnxruntime_qnn import Build
 from edgekit.legalize import onnx_prepare, onnx_rules
 from edgekit.opset import hexagon, table, view
-from edgekit.qdq import protos, rounding, spans, stream, write
+from edgekit.qdq import edges, equalized, fold, protos, rounding, sensitivity, spans, stream, write
+from edgekit.quantize import half_range
 from edgekit.quantize.ranges import Histogram
-from edgekit.tensors import Array, Arrays, Signature
+from edgekit.tensors import Arrays, Signature, TensorSpec
 
 ARCHS = (68, 69, 73, 75, 79, 81)
 """Generations that onnxruntime-qnn 2.7.0 accepts (measured); for any other it only warns, and builds for a default."""
 
+HALF_SAMPLES = 4
+"""Samples that are searched for values beyond half precision."""
+
+ROWS = 10
+"""Activations named as the most costly ones."""
+
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
-    """Do once what all candidates share. Raises `UsageError` for an unknown generation, `ConversionError` for a quantized model."""
+    """Do once what all candidates share. Raises `UsageError` for an unknown generation or edge type, `ConversionError` for a quantized model."""
     arch = context.target.options.get("arch")
     if arch not in ARCHS:
         raise UsageError(f"{context.target.name}: unknown Hexagon generation {arch!r}", close_match(str(arch), map(str, ARCHS)))
     if any(node.op_type == "QuantizeLinear" for node in model.handle.graph.node):
         raise ConversionError(f"{model.name} is already quantized", "give the float model")
-    if context.io != "float32":
-        raise ConversionError(f"hexagon artifacts have float32 edges, not {context.io}", "leave out --io")
     prepared = onnx_rules.legalize(onnx_prepare.prepare(model), "hexagon", context.calibration)
     _refuse_wrong(model.name, prepared.model.handle)
-    source = _Source(model, context, protos.canonical(prepared.model.handle), dict(prepared.inputs), dict(prepared.outputs), prepared.notices)
-    return source.build
+    proto, count = fold.folded(protos.canonical(prepared.model.handle))
+    notices = (*prepared.notices, *((f"{count} multiplications and additions went into the layers beside them",) if count else ()))
+    return _Source(model, context, proto, dict(prepared.inputs), dict(prepared.outputs), notices).build
 
 
 def _refuse_wrong(name: str, proto: Any) -> None:
@@ -49,6 +57,16 @@ def _refuse_wrong(name: str, proto: Any) -> None:
         reason = hexagon.wrong(seen, operator)
         if reason:
             raise ConversionError(f"{name}: {operator.type} in layer {operator.name}: {reason}", "replace that operator: the HTP would take it")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Written:
+    """A graph to compile, what was said of it, and what it measured."""
+
+    proto: Any
+    candidate: Candidate
+    notices: tuple[str, ...] = ()
+    sensitivity: tuple[tuple[str, float, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,69 +85,129 @@ class _Source:
         return [{self.inputs[name]: sample[name].astype(specs[name].dtype) for name in self.inputs} for sample in self.context.calibration]
 
     @functools.cached_property
-    def seen(self) -> dict[str, Histogram]:
-        """How the float activations are spread."""
-        return stream.histograms(self.proto, self.samples, self.context.progress)
+    def level(self) -> tuple[Any, tuple[str, ...]]:
+        """The graph with channels of like reach, for activations of 8 bits, and which of them gained."""
+        return equalized.equalized(self.proto, self.samples)
 
     @functools.cache  # noqa: B019  (one source lives as long as its builds)
-    def weights(self, method: str) -> rounding.Weights:
-        """The rounded float graph, once for all precisions."""
-        return rounding.round_weights(self.proto, self.samples, self.seen, self.context.workdir, method=method, progress=self.context.progress)
+    def seen(self, level: bool) -> dict[str, Histogram]:
+        """How the float activations are spread."""
+        return stream.histograms(self.level[0] if level else self.proto, self.samples, self.context.progress)
+
+    @functools.cache  # noqa: B019
+    def weights(self, method: str, bits: int, level: bool) -> rounding.Weights:
+        """The rounded float graph, once for all precisions that use it."""
+        proto, folder = self.level[0] if level else self.proto, self.context.workdir
+        return rounding.round_weights(proto, self.samples, self.seen(level), folder, method=method, bits=bits, progress=self.context.progress)
 
     def build(self, candidate: Candidate) -> Artifact:
         """Write one candidate, and ask the simulator to take it and to make the context binary."""
-        if not self.samples:
+        if not self.samples and candidate.precision != "fp16":
             raise ConversionError(f"{candidate.precision} needs calibration data: its activations have fixed ranges", "give --calibration")
-        options = self.context.target.options
-        weights = self.weights(candidate.rounding)
-        bits = 16 if candidate.precision == "a16w8" else 8
-        seen = spans.widened(weights.proto, self.seen) if bits == 16 else self.seen
-        proto = write.write(weights, seen, write.Policy(bits))
+        written = {"fp16": self._half, "mixed": self._mixed}.get(candidate.precision, self._plain)(candidate)
         folder = self.context.workdir / f"{candidate.precision}-{candidate.rounding}" / "hexagon"
         folder.mkdir(parents=True)
-        (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
-        _compile(folder, options)
+        proto, signature, names = self._edges(written)
+        self._compile(proto, folder)
+        options = self.context.target.options
         versions = metadata.version("onnxruntime-qnn"), metadata.version("onnxruntime")
-        built = Build(options["arch"], options.get("soc_model", 0), options.get("soc", ""), *versions)
+        built = Build(options["arch"], options.get("soc_model", 0), options.get("soc", ""), *versions, sdk=onnxruntime_qnn.sdk_version())
         (folder / "build.json").write_bytes(msgspec.json.format(msgspec.json.encode(built), indent=1))
-        names = {was: now for was, now in {**self.inputs, **self.outputs}.items() if was != now}
-        made_for = f"context binary for {built.soc or 'any chip'}, Hexagon v{built.arch}, onnxruntime-qnn {built.provider}"
-        notices = (*self.notices, *weights.notices, made_for, "the simulator proves values: not the chip's generation, and not latency")
-        return Artifact(folder, "onnx-qnn", self.model.signature, candidate, names, notices)
+        device = budget.model_part(folder / "context.onnx", f"context binary ({candidate.precision})")
+        desk = (folder / "model.onnx").stat().st_size
+        notices = (*self.notices, *written.notices, *_told(built, desk))
+        return Artifact(folder, "onnx-qnn", signature, written.candidate, names, notices, written.sensitivity, parts=(device,))
 
+    def _plain(self, candidate: Candidate) -> _Written:
+        activations, bits = (int(part) for part in candidate.precision.removeprefix("a").split("w"))
+        level = activations == 8
+        weights = self.weights(candidate.rounding, bits, level and candidate.rounding != "nearest")
+        seen = self.seen(level and candidate.rounding != "nearest")
+        seen = spans.widened(weights.proto, seen) if activations == 16 else seen
+        gained = (f"{len(self.level[1])} chains of layers equalized",) if level and candidate.rounding != "nearest" and self.level[1] else ()
+        return _Written(write.write(weights, seen, write.Policy(activations)), candidate, (*weights.notices, *gained))
 
-def _compile(folder: Path, options: dict[str, Any]) -> None:
-    try:
-        onnxruntime_qnn.session(folder / "model.onnx", options["arch"], options.get("soc_model", 0), folder / "context.onnx")
-    except RunnerError as error:
-        left = onnxruntime_qnn.left_over(folder / "model.onnx", options["arch"], options.get("soc_model", 0))
-        named = ", ".join(f"{kind} in layer {name}" for kind, name in left[:5] if not kind.endswith("uantizeLinear"))
-        what = f"the HTP simulator does not take {named}" if named else f"the HTP simulator does not take the model: {error.message}"
-        raise ConversionError(what, "'edgekit inspect MODEL' lists its operators") from error
+    def _mixed(self, candidate: Candidate) -> _Written:
+        weights = self.weights(candidate.rounding, 8, False)
+        seen = spans.widened(weights.proto, self.seen(False))
+        eight = write.write(weights, seen, write.Policy(8))
+        groups, costs = mixed.choose(self.proto, weights.proto, eight, self.samples, self.context.progress)
+        most = int(self._context_bytes(eight) * mixed.MOST_BYTES)
 
+        def size_of(names: frozenset[str]) -> int:
+            return self._context_bytes(write.write(weights, seen, write.Policy(8, wide=names)))
 
-def emulate(artifact: Artifact) -> Session:
-    """The artifact on the simulator."""
-    return _session(artifact.path, artifact.signature, tuple(sorted(artifact.runtime_names.items())))
+        wide = mixed.fitting(groups, size_of, most)
+        many = sum(name in wide for name in costs)
+        told = f"{many} of {len(costs)} activations in 16 bits: those whose 8 bits cost the outputs most"
+        made = write.write(weights, seen, write.Policy(8, wide=wide))
+        return _Written(made, msgspec.structs.replace(candidate, wide=tuple(sorted(wide))), (*weights.notices, told), _worst(costs, wide))
 
+    def _half(self, candidate: Candidate) -> _Written:
+        """The float graph, which the HTP computes in half precision; refused where values leave its range."""
+        drawn = self.samples or [onnx_prepare.random_inputs(Signature(tuple(self._specs()), ()), seed) for seed in range(2)]
+        names = stream.activations(self.proto)
+        run = stream.taps(self.proto, names)
+        found = half_range.hazards(run(sample) for sample in drawn[:HALF_SAMPLES])
+        makers = {name: node for node in self.proto.graph.node for name in node.output}
+        broken = [h for h in found if h.name in makers]
+        if broken:
+            named = "; ".join(f"{makers[h.name].op_type}: {h}" for h in broken[:3])
+            raise ConversionError(f"{self.model.name} leaves the range of half precision: {named}", "a16w8 has a range of its own for every tensor")
+        return _Written(self.proto, candidate, ("float32 outside, half precision inside: the HTP has no float32",))
 
-@functools.lru_cache(maxsize=2)
-def _session(folder: Path, signature: Signature, names: Sequence[tuple[str, str]]) -> Session:
-    built = msgspec.json.decode((folder / "build.json").read_bytes(), type=Build)
-    return _Simulated(onnxruntime_qnn.session(folder / "model.onnx", built.arch, built.soc_model), signature, dict(names))
+    def _specs(self) -> list[TensorSpec]:
+        return [TensorSpec(self.inputs[s.name], s.shape, s.dtype) for s in self.model.signature.inputs if s.name in self.inputs]
 
+    def _edges(self, written: _Written) -> tuple[Any, Signature, dict[str, str]]:
+        """The graph with the edges asked for, their specs, and how the runtime calls them."""
+        names = {**self.inputs, **self.outputs}
+        if self.context.io == "float32" or written.candidate.precision == "fp16":
+            return written.proto, self.model.signature, {was: now for was, now in names.items() if was != now}
+        proto, moved = edges.integers(written.proto)
 
-@dataclasses.dataclass(frozen=True)
-class _Simulated:
-    runtime: Any
-    signature: Signature
-    names: dict[str, str]
+        def spec(was: TensorSpec) -> TensorSpec:
+            now = moved.get(names.get(was.name, was.name))
+            return was if now is None else msgspec.structs.replace(was, dtype=now.dtype, scale=now.scale, zero_point=now.zero_point)
 
-    def run(self, inputs: Arrays) -> dict[str, Array]:
-        present = {value.name for value in self.runtime.get_inputs()}
-        feed = {self.names.get(n, n): inputs[n] for n in (s.name for s in self.signature.inputs) if self.names.get(n, n) in present}
-        names = [spec.name for spec in self.signature.outputs]
+        signature = Signature(tuple(map(spec, self.model.signature.inputs)), tuple(map(spec, self.model.signature.outputs)))
+        known = {was: moved[now].name if now in moved else now for was, now in names.items()}
+        return proto, signature, {was: now for was, now in known.items() if was != now}
+
+    def _context_bytes(self, proto: Any) -> int:
+        folder = self.context.workdir / "trial"
+        folder.mkdir(exist_ok=True)
+        self._compile(proto, folder)
+        return (folder / "context.onnx").stat().st_size
+
+    def _compile(self, proto: Any, folder: Path) -> None:
+        """Write `model.onnx` and `context.onnx`. Raises `ConversionError` that names the operators which the HTP refuses."""
+        options = self.context.target.options
+        place = folder / "model.onnx", options["arch"], options.get("soc_model", 0)
+        place[0].write_bytes(proto.SerializeToString(deterministic=True))
+        (folder / "context.onnx").unlink(missing_ok=True)
         try:
-            return dict(zip(names, self.runtime.run([self.names.get(n, n) for n in names], feed), strict=True))
-        except Exception as error:  # onnxruntime raises its own types
-            raise ConversionError(f"the HTP simulator fails on the model: {onnxruntime_qnn.explain(str(error))}") from error
+            onnxruntime_qnn.session(*place, folder / "context.onnx")
+        except RunnerError as error:
+            left = onnxruntime_qnn.left_over(*place)
+            named = ", ".join(f"{kind} in layer {name}" for kind, name in left[:5] if not kind.endswith("uantizeLinear"))
+            what = f"the HTP simulator does not take {named}" if named else f"the HTP simulator does not take the model: {error.message}"
+            raise ConversionError(what, "'edgekit inspect MODEL' lists its operators") from error
+
+
+def _told(built: Build, desk_bytes: int) -> tuple[str, ...]:
+    return (
+        f"context binary for {built.soc or 'any chip'}, Hexagon v{built.arch}, onnxruntime-qnn {built.provider}, QNN SDK {built.sdk}",
+        f"a phone loads the context binary alone; model.onnx ({desk_bytes} bytes) stays at the desk, where the simulator runs it",
+        "the simulator proves values: not the chip's generation, and not latency",
+    )
+
+
+def _worst(costs: dict[str, sensitivity.Cost], wide: frozenset[str]) -> tuple[tuple[str, float, str], ...]:
+    """The activations that cost most: by how much the error of the outputs would fall without them, were all in 8 bits."""
+    import math
+
+    total = sum(cost.noise for cost in costs.values())
+    rows = sorted(costs.items(), key=lambda row: (-row[1].noise, row[0]))[:ROWS]
+    shown = [(name, -10 * math.log10(max(1 - cost.noise / total, 1e-6)), name in wide) for name, cost in rows if cost.noise]
+    return tuple((name, round(gain, 2), "8 bits of this activation" + (": it has 16" if kept else "")) for name, gain, kept in shown)
