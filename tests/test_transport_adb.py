@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -159,12 +160,33 @@ def test_a_failed_send_keeps_the_devices_words(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_pull_is_an_error(tmp_path: Path, reply: bytes, error: type[Exception]) -> None:
-    def pull(channel: socket.socket) -> None:
-        with channel.makefile("rb") as stream:
-            adb_sync.receive_file(stream, channel, "/x", tmp_path / "x", 8)
-
     with pytest.raises(error):
-        conversation(reply, pull)
+        conversation(reply, lambda channel: adb_sync.receive_file(channel, "/x", tmp_path / "x", 8))
+
+
+@pytest.mark.parametrize("step", [1, 7, 8, 9, 13, 100])
+def test_a_pull_is_whole_however_it_is_cut(tmp_path: Path, step: int) -> None:
+    """Packets arrive in pieces that have nothing to do with where they begin and end."""
+    content = bytes(range(256)) * 2
+    sizes = (1, 0, 200, 311)
+    reply, start = b"", 0
+    for size in sizes:
+        reply += struct.pack("<4sI", b"DATA", size) + content[start : start + size]
+        start += size
+    reply += b"DONE\0\0\0\0"
+    here, there = socket.socketpair()
+    with here, there:
+        here.settimeout(5)
+
+        def send() -> None:
+            for at in range(0, len(reply), step):
+                there.sendall(reply[at : at + step])
+
+        feeder = threading.Thread(target=send)
+        feeder.start()
+        assert adb_sync.receive_file(here, "/x", tmp_path / "x", 512) == 512
+        feeder.join()
+    assert (tmp_path / "x").read_bytes() == content
 
 
 def test_the_longest_unused_go_first_until_the_rest_fits() -> None:

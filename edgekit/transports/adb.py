@@ -76,11 +76,11 @@ class AdbLink:
 
     def pull(self, folder: str, names: Sequence[str], into: Path, limit_bytes: int) -> None:
         """Bring files back over one sync session. Raises `DeviceError`."""
-        with translated(self.device, "pulling"), self._sync() as channel, channel.conn.makefile("rb", buffering=1 << 20) as stream:
+        with translated(self.device, "pulling"), self._sync() as channel:
             for name in names:
                 source = f"{self.base}/{folder}/{name}"
                 try:
-                    limit_bytes -= adb_sync.receive_file(stream, channel.conn, source, into / name, limit_bytes)
+                    limit_bytes -= adb_sync.receive_file(channel.conn, source, into / name, limit_bytes)
                 except adb_sync.SyncFailedError as error:
                     raise failure(self.device, reason_of(str(error)), f"{name} could not be read: {error}") from error
                 except adb_sync.TooLargeError as error:

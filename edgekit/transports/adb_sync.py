@@ -8,12 +8,13 @@ from __future__ import annotations
 import select
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 PACKET_BYTES = 64 << 10
 _WINDOW_PACKETS = 16
+_RECEIVE_BYTES = 2 << 20
 # What sockets and the adb server may hold when all is sent, and the slowest link that is worth waiting for.
 _QUEUED_BYTES, _SLOWEST_BYTES_PER_S = 16 << 20, 500e3
 _DATA = struct.pack("<4sI", b"DATA", PACKET_BYTES)
@@ -50,31 +51,55 @@ def send_file(channel: socket.socket, path: Path, remote: str, mode: int) -> Non
     channel.settimeout(silence_s)
 
 
-def receive_file(stream: BinaryIO, channel: socket.socket, remote: str, path: Path, limit_bytes: int) -> int:
-    """Read `remote` into a local file of at most `limit_bytes`; returns its size. `stream` reads from `channel`.
+def receive_file(channel: socket.socket, remote: str, path: Path, limit_bytes: int) -> int:
+    """Read `remote` into a local file of at most `limit_bytes`; returns its size.
 
     Raises `SyncFailedError`, `TooLargeError`, `EOFError` or `OSError`.
     """
     _request(channel, b"RECV", remote)
     _acknowledge_at_once(channel)
-    buffer = memoryview(bytearray(PACKET_BYTES))
     total = 0
-    with path.open("wb") as file:
-        while True:
-            kind, size = struct.unpack("<4sI", _exactly(stream, buffer[:8]))
-            if kind == b"DONE":
-                return total
-            if size > PACKET_BYTES:
-                raise EOFError(f"a sync packet {kind!r} of {size} bytes")
-            data = _exactly(stream, buffer[:size])
-            if kind == b"FAIL":
-                raise SyncFailedError(bytes(data).decode("utf-8", "replace"))
-            if kind != b"DATA":
-                raise EOFError(f"an unknown sync packet {kind!r}")
-            total += size
+    with path.open("wb", buffering=0) as file:
+        for data in _content(channel):
+            total += len(data)
             if total > limit_bytes:
                 raise TooLargeError(remote)
-            file.write(data)
+            while data:
+                data = data[file.write(data) :]
+    return total
+
+
+def _content(channel: socket.socket) -> Iterator[memoryview]:
+    """The content of DATA packets as it comes, until DONE: views of one buffer, each good until the next is asked for."""
+    buffer = memoryview(bytearray(_RECEIVE_BYTES))
+    start = end = left = 0  # what is in the buffer, and how much of the packet begun is still to come
+    while True:
+        if end - start < (1 if left else 8):
+            buffer[: end - start] = buffer[start:end]
+            start, end = 0, end - start
+            got = channel.recv_into(buffer[end:])
+            if not got:
+                raise EOFError("the link closed")
+            end += got
+        elif left:
+            data = buffer[start : min(end, start + left)]
+            start, left = start + len(data), left - len(data)
+            yield data
+        else:
+            kind, size = struct.unpack_from("<4sI", buffer, start)
+            start += 8
+            if kind == b"DONE":
+                return
+            if kind == b"FAIL":
+                raise SyncFailedError(_rest(channel, bytes(buffer[start:end]), min(size, PACKET_BYTES)))
+            if kind != b"DATA" or size > PACKET_BYTES:
+                raise EOFError(f"a sync packet {kind!r} of {size} bytes")
+            left = size
+
+
+def _rest(channel: socket.socket, begun: bytes, size: int) -> str:
+    whole = begun + _read(channel, size - len(begun)) if len(begun) < size else begun[:size]
+    return whole.decode("utf-8", "replace")
 
 
 def _request(channel: socket.socket, kind: bytes, path: str) -> None:
@@ -141,10 +166,3 @@ def _read(channel: socket.socket, size: int) -> bytes:
             raise EOFError("the link closed")
         data += chunk
     return bytes(data)
-
-
-def _exactly(stream: BinaryIO, view: memoryview) -> memoryview:
-    got = stream.readinto(view)  # type: ignore[attr-defined]  # as above
-    if got < len(view):
-        raise EOFError("the link closed")
-    return view
