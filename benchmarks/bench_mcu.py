@@ -65,11 +65,11 @@ def measure(model: str, folder: Path, suffix: str) -> Way:
 
 
 def generated_flash(path: Path, folder: Path) -> dict[str, int]:
-    """Code and weights linked for every core."""
+    """Code and weights linked for every core with DSP: for Cortex-M0+ other C is generated."""
     with bundle.open(path) as opened:
         opened.extract(opened.manifest.artifact.main, folder / "sources")
         sources = folder / "sources" / Path(opened.manifest.artifact.main).name
-    return {core: weigh.measure(sources, core).flash_bytes for core in ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")}
+    return {core: weigh.measure(sources, core).flash_bytes for core in ("cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")}
 
 
 def interpreted_flash(path: Path, folder: Path) -> dict[str, int]:

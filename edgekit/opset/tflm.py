@@ -12,4 +12,12 @@ def refusal(view: View, operator: Operator) -> str | None:
     if operator.custom:
         known = operator.type in view.table.custom
         return None if known else f"{operator.type} is a custom operator that {view.table.label} does not have"
-    return rules.by_table(view, operator)
+    return rules.by_table(view, operator) or _unscaled(view, operator)
+
+
+def _unscaled(view: View, operator: Operator) -> str | None:
+    """RELU6 clamps stored values (`kernels/activations.cc`): with two scales it computes something else, where RELU rescales."""
+    given, made = view.tensor(operator, 0), view.output(operator)
+    if operator.type != "RELU6" or given is None or not given.scale or (given.scale, given.zero_point) == (made.scale, made.zero_point):
+        return None
+    return f"{view.table.label} clamps RELU6 without rescaling, and its output has another scale than its input"

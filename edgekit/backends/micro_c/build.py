@@ -53,7 +53,7 @@ def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artif
     signature = made.signature
     if len(signature.inputs) != 1 or len(signature.outputs) != 1:
         raise ConversionError(f"{made.path.name}: {len(signature.inputs)} inputs and {len(signature.outputs)} outputs; generated C takes one of each")
-    folder = made.path.with_name(made.path.stem + "-c")
+    folder = made.path.with_name(made.path.stem.replace(".", "-") + "-c")
     folder.mkdir()
     twin(folder).mkdir()
     shutil.copyfile(made.path, integers(folder))
@@ -70,7 +70,7 @@ def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artif
     return dataclasses.replace(artifact, parts=parts, notices=(*notices, *made.notices, proof, *said))
 
 
-def generate(prepared: Path, folder: Path, options: dict[str, Any]) -> int:
+def generate(prepared: Path, folder: Path, options: dict[str, Any], name: str = NAME) -> int:
     """Write bakenn's C into `folder`; the bytes of its arena. Raises `ConversionError` with bakenn's reason."""
     bakenn = require("bakenn", extra="mcu", purpose="generating C")
     cmsis_nn = bool(options.get("cmsis_nn", False))
@@ -80,9 +80,9 @@ def generate(prepared: Path, folder: Path, options: dict[str, Any]) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             settings = bakenn.CBackendOptions(kernel_policy=policy, enable_cmsis_nn=cmsis_nn, target=target)
-            made = bakenn.compile_tflite(str(prepared), str(folder), name=NAME, backend_options=settings)
+            made = bakenn.compile_tflite(str(prepared), str(folder), name=name, backend_options=settings)
     except bakenn.BakeNNError as error:
         raise ConversionError(f"C cannot be generated: {error}", "package for the same core without -c: TFLM's interpreter runs it") from error
-    for report in folder.glob(f"bknn_{NAME}_m*"):  # the manifest and the memory report: their numbers go into the bundle's own
+    for report in folder.glob(f"bknn_{name}_m*"):  # the manifest and the memory report: their numbers go into the bundle's own
         report.unlink()
     return int(made.memory_report.arena_bytes)

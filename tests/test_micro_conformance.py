@@ -1,0 +1,50 @@
+"""Every integer operator that TFLM registers and a converter can emit, in TFLM and as generated C on emulated cores, against LiteRT."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("bakenn")
+pytest.importorskip("tflite_micro")
+
+from edgekit import opset
+from edgekit.formats import tflite
+from tests import micro_conformance, micro_ops
+
+CASES = list(micro_ops.cases())
+_ABSENT = [name for name in ("arm-none-eabi-gcc", "qemu-system-arm") if shutil.which(name) is None]
+needs_emulator = pytest.mark.skipif(bool(_ABSENT) and not os.environ.get("CI"), reason=f"not installed here: {', '.join(_ABSENT)}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_tflm_equals_the_reference(tmp_path: Path, case: micro_ops.Case) -> None:
+    model = micro_conformance.opened([case], tmp_path / "net.tflite")
+    given = micro_conformance.inputs(model, CASES.index(case))
+    wanted = micro_conformance.reference(case, model, given)
+    assert all(len(np.unique([sample[name] for sample in wanted])) > 1 for name in wanted[0]), "outputs that do not move prove nothing"
+    assert micro_conformance.steps_apart(micro_conformance.interpreted(model, given), wanted) <= micro_conformance.allowed(case)
+
+
+def test_a_relu6_that_tflm_would_not_rescale_is_refused(tmp_path: Path) -> None:
+    """It runs, and gives values far from the reference: the verdict must say so before anything ships."""
+    case = micro_ops.one("RELU6", "int8", out_scale=6 / 255, out_zero=-128, version=2)
+    model = micro_conformance.opened([case], tmp_path / "net.tflite")
+    given = micro_conformance.inputs(model, 1)
+    assert micro_conformance.steps_apart(micro_conformance.interpreted(model, given), micro_conformance.reference(case, model, given)) > 50
+    (verdict,) = opset.judge(tflite.graph(model.path), "cmsis_nn_dsp", {"kernels": "tflm"})
+    assert verdict.status == "unsupported" and "without rescaling" in verdict.reason
+
+
+@pytest.mark.slow
+@needs_emulator
+@pytest.mark.parametrize("core", micro_conformance.CORES)
+def test_generated_c_equals_the_reference_on_a_core(tmp_path: Path, core: str) -> None:
+    apart = micro_conformance.cores_apart(core, CASES, tmp_path / "made")
+    layers = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D", "RESHAPE", "PAD"}
+    assert {f"{name} int8" for name in layers} <= apart.keys()
+    assert set(apart.values()) == {0.0}
