@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -114,10 +115,10 @@ def _record_path(reference: str) -> Path:
 
 def _stamp(name: str) -> FileStamp | None:
     try:
-        info = Path(name).stat()
+        info = os.stat(name)  # noqa: PTH116  # thousands of files: a Path each would take longer than the look
     except OSError:
         return None
-    return (name, info.st_size, info.st_mtime_ns) if not Path(name).is_dir() else None
+    return (name, info.st_size, info.st_mtime_ns) if not stat.S_ISDIR(info.st_mode) else None
 
 
 def _install_hook() -> None:
@@ -132,6 +133,6 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
         return
     name, _, flags = arguments
     if isinstance(name, (str, bytes)) and not (flags or 0) & (os.O_WRONLY | os.O_RDWR):
-        path = str(Path(os.fsdecode(name)).absolute())
+        path = os.path.abspath(os.fsdecode(name))  # noqa: PTH100  # called for every file that is opened
         for opened in _listeners:
             opened.add(path)

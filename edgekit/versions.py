@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from importlib import metadata
 
@@ -29,6 +30,7 @@ PACKAGES = (
 )
 
 
+@functools.cache
 def tool_versions() -> dict[str, str]:
     """Version by package name, of those installed."""
     return {"python": platform.python_version()} | {name: version for name in PACKAGES if (version := _version(name))}

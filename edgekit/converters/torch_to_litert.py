@@ -24,14 +24,22 @@ _KNOWN_NAMESPACES = ("aten", "prims", "prim", "quantized_decomposed", "higher_or
 def convert(model: Model, workdir: Path) -> Model:
     """Convert an exported program. Raises `ConversionError` naming the operator and layer that cannot be converted."""
     check_operators(model.handle)
+    compiled, notices = _compiled(model, example_tensors(model))
+    data = _named(model, _tflite_edges.name_by_layer(compiled))
+    return _litert_result.result(model, tflite_flatbuffer.write(workdir / f"{model.name}.tflite", data), notices)
+
+
+def _compiled(model: Model, flat: tuple[Any, ...]) -> tuple[bytes, tuple[str, ...]]:
+    """The compiler's bytes, and what was rewritten before: the program as it is where that will do, else a module that is exported again."""
+    import torch
+
+    if is_flat(model.handle) and not torch_ops.applies(model.handle):
+        return _compile(model, torch.nn.Identity().eval(), flat, model.handle), ()
     module, notices = torch_ops.legalize(model.handle)
-    flat = example_tensors(model)
     wrapper = flat_module(model.handle, module)
     if notices:
         _check_equal(model, flat_module(model.handle, model.handle.module()), wrapper, flat)
-    exported = None if notices or not is_flat(model.handle) else model.handle
-    data = _named(model, _tflite_edges.name_by_layer(_compile(model, wrapper, flat, exported)))
-    return _litert_result.result(model, tflite_flatbuffer.write(workdir / f"{model.name}.tflite", data), notices)
+    return _compile(model, wrapper, flat), notices
 
 
 def check_operators(program: Any) -> None:

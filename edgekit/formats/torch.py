@@ -6,10 +6,12 @@ order, is the signature.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import itertools
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ def from_module(module: Any, examples: Any, inputs: Shapes, name: str) -> Model:
     if not arguments:
         hint = f"return (module, example_inputs), or give --input {names[0] if names else 'NAME'}=1x3x224x224 for each input"
         raise ConversionError(f"{name}: the sizes of the inputs are unknown", hint)
-    program = export(module, (), arguments, name)
+    program = export(module, *_by_position(module.forward, arguments), name)
     kept = all(_same_shape(given.get(n), arguments[n]) for n in arguments)
     return _model(program, name, digest_of_program(program), notices=notices, examples=kept)
 
@@ -72,6 +74,14 @@ def argument_names(forward: Any) -> list[str]:
     return [name for name, parameter in inspect.signature(forward).parameters.items() if parameter.kind in kinds]
 
 
+def _by_position(forward: Any, arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional arguments as far as they go from the first on, the rest by name: converters take a flat program as it is."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = itertools.takewhile(lambda p: p.kind in positional and p.name in arguments, inspect.signature(forward).parameters.values())
+    first = [parameter.name for parameter in parameters]
+    return tuple(arguments[name] for name in first), {name: value for name, value in arguments.items() if name not in first}
+
+
 @dataclasses.dataclass(frozen=True)
 class _TorchSession:
     module: Any
@@ -83,9 +93,22 @@ class _TorchSession:
 
         flat = [torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in self.model.signature.inputs]
         args, kwargs = unflatten(self.model.handle, flat)
-        with torch.no_grad():
+        with torch.no_grad(), _one_thread():
             outputs = flat_outputs(self.module(*args, **kwargs))
         return {spec.name: tensor.numpy() for spec, tensor in zip(self.model.signature.outputs, outputs, strict=True)}
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch with one thread: sums in one order, so that a reference is the same on every machine; and no spinning on a busy one."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _kind(path: Path) -> str:

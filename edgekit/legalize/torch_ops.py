@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from edgekit.formats._torch_program import layer_of, operator_name
@@ -27,13 +27,23 @@ def legalize(program: Any) -> tuple[Any, tuple[str, ...]]:
     """The program's module with every applicable rule applied, and one notice for each rewritten layer."""
     module = program.module()
     notices = []
-    for node in module.graph.nodes:
-        for rule in RULES:
-            if operator_name(node) == rule.operator and rule.applies(*_sized(node.args), **_sized(node.kwargs)):
-                notices.append(f"layer {layer_of(node)}: {rule.operator.removeprefix('aten::')} {rule.reason}")
-                node.target = rule.lowered
+    for node, rule in _matches(module.graph):
+        notices.append(f"layer {layer_of(node)}: {rule.operator.removeprefix('aten::')} {rule.reason}")
+        node.target = rule.lowered
     module.recompile()
     return module, tuple(notices)
+
+
+def applies(program: Any) -> bool:
+    """Whether `legalize` would rewrite anything."""
+    return next(_matches(program.graph), None) is not None
+
+
+def _matches(graph: Any) -> Iterator[tuple[Any, Rule]]:
+    for node in graph.nodes:
+        for rule in RULES:
+            if operator_name(node) == rule.operator and rule.applies(*_sized(node.args), **_sized(node.kwargs)):
+                yield node, rule
 
 
 def _sized(arguments: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from edgekit import budget, hops, opset, parity, planner
 from edgekit.backends import Artifact, Context
@@ -59,10 +60,12 @@ def _measure(job: Job, build: Callable[[Candidate], Artifact], candidate: Candid
         if job.options.precision != "auto":
             raise
         return Point(candidate, failed=error.message)
-    found = hops.run(job.backend.emulate(artifact), artifact.signature, job.data.judged)
+    name, limits = f"model ({artifact.candidate.precision})", job.options.limits
+    with ThreadPoolExecutor(1) as pool:  # deflating is as long as the runs
+        weighed = pool.submit(budget.usage, artifact.path, job.runtime, name=name, parts=artifact.parts)
+        found = hops.run(job.backend.emulate(artifact), artifact.signature, job.data.judged)
     loss = parity.compare_all(expected, found, reference_specs=job.source.signature.outputs, other_specs=artifact.signature.outputs)
-    usage = budget.usage(artifact.path, job.runtime, name=f"model ({artifact.candidate.precision})", parts=artifact.parts)
-    limits = job.options.limits
+    usage = weighed.result()
     point = Point(
         artifact.candidate,
         usage.model_bytes,
