@@ -14,7 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from edgekit import packager
+from edgekit import packager, runtimes
 from tests.android_fixtures import private_adb, require_device
 from tests.e2e import models
 from tests.e2e.cli import ROOT
@@ -50,9 +50,9 @@ def proved(bundle: Path, device: str, *, runs: int = 0, env: dict[str, str] | No
     return report_
 
 
-def make(reference: str, data: Path, out: Path, precision: str, **fields: Any) -> Path:
+def make(reference: str, data: Path, out: Path, precision: str, *, target: str = "android-arm64", **fields: Any) -> Path:
     options = packager.Options(calibration=str(data), precision=precision, rounding="nearest", out=out, rebuild=True, **fields)
-    outcome = packager.package(reference, "android-arm64", options)
+    outcome = packager.package(reference, target, options)
     assert outcome.bundle is not None, outcome.findings
     return outcome.bundle
 
@@ -74,6 +74,18 @@ def test_several_outputs_and_integer_inputs(name: str, tmp_path: Path) -> None:
     for comparison in report["comparisons"]:
         if comparison["against"] == "reference":
             assert len(comparison["outputs"]) == (2 if name.startswith("face") else 1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "w8a8"])
+def test_a_trained_network_in_onnx_runtime(precision: str, tmp_path: Path) -> None:
+    row = table.rows()["ppocr-cls"]
+    np.savez(tmp_path / "samples.npz", **row.samples(8, 1))
+    bundle = make(row.reference, tmp_path / "samples.npz", tmp_path, precision, target="android-arm64-ort", inputs=row.inputs, min_sqnr_db=5.0)
+    report = proved(bundle, VIRTUAL, runs=2)
+    conditions = report["conditions"]
+    assert (conditions["runtime"], conditions["runtime_version"]) == ("onnxruntime", runtimes.version("onnxruntime", "linux-aarch64"))
+    assert conditions["peak_memory_bytes"] > 10_000_000
+    assert report["latency"]["samples_ns"]
 
 
 def test_a_started_device_through_the_systems_adb(tmp_path: Path) -> None:
