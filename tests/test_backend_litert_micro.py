@@ -123,3 +123,28 @@ def test_wake_words_equal_litert_over_50_steps_of_a_stream(tmp_path: Path, name:
     fresh = [int(tflm.Interpreter(path, model.signature).run({spec.name: x})[out.name].reshape(-1)[0]) for x in walk[-10:]]
     assert fresh != answers[-10:], "the state counts"
     assert {"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"} <= set(firmware.registrations(tflite.graph(path)))
+
+
+@pytest.mark.slow
+def test_an_npu_bundle_says_what_vela_estimates_and_what_stays_on_the_cpu(tmp_path: Path) -> None:
+    pytest.importorskip("ethosu.vela")
+    (tmp_path / "out").mkdir()
+    path = micro_nets.classifier(tmp_path / "net.tflite", extra="LOGISTIC")
+    outcome = packager.package(str(path), "mcu-ethos-u55", packager.Options(out=tmp_path / "out", rebuild=True))
+    assert outcome.passed
+    said = next(notice for notice in outcome.manifest.notices if "estimated by vela" in notice)
+    assert "cycles" in said and " ms" not in said and "7 of 7 operators on the NPU" in said
+    assert all(part.kind == "estimated" for part in outcome.manifest.usage.parts if part.category == "arena")
+    assert [verdict.status for verdict in outcome.manifest.verdicts if verdict.delegate == "ethos_u55"] == ["accelerated"]
+    with bundle.open(outcome.bundle) as opened:  # type: ignore[arg-type]  # it passed
+        assert "resolver.AddEthosU()" in opened.read("trim/src/edgekit_model.cc").decode()
+
+
+@pytest.mark.slow
+def test_state_stays_on_the_cpu_beside_an_npu(tmp_path: Path) -> None:
+    pytest.importorskip("ethosu.vela")
+    fetch = pytest.importorskip("tests.zoo.fetch")
+    (tmp_path / "out").mkdir()
+    outcome = packager.package(str(fetch.path("wake-word-alexa")), "mcu-ethos-u55", packager.Options(out=tmp_path / "out", rebuild=True))
+    said = next(notice for notice in outcome.manifest.notices if "estimated by vela" in notice)
+    assert outcome.passed and "12 VAR_HANDLE" in said and "12 ASSIGN_VARIABLE" in said

@@ -112,6 +112,8 @@ def _left(verdicts: list[Verdict]) -> str:
 
 
 def _core(manifest: Manifest) -> str:
+    if "npu" in manifest.target.options:
+        return "serial:PORT"
     core = manifest.target.options.get("core", "")
     return f"virtual:{core}" if core in ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55") else "local:"
 

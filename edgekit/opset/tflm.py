@@ -17,7 +17,9 @@ def refusal(view: View, operator: Operator) -> str | None:
 
 def _unscaled(view: View, operator: Operator) -> str | None:
     """RELU6 clamps stored values (`kernels/activations.cc`): with two scales it computes something else, where RELU rescales."""
+    if operator.type != "RELU6":
+        return None
     given, made = view.tensor(operator, 0), view.output(operator)
-    if operator.type != "RELU6" or given is None or not given.scale or (given.scale, given.zero_point) == (made.scale, made.zero_point):
+    if given is None or not given.scale or (given.scale, given.zero_point) == (made.scale, made.zero_point):
         return None
     return f"{view.table.label} clamps RELU6 without rescaling, and its output has another scale than its input"

@@ -34,10 +34,11 @@ def own_precision(model: Model) -> str | None:
 
 
 def emulate(artifact: Artifact) -> Session:
-    """The artifact in TFLM's interpreter on this machine, from its initial state."""
+    """The artifact in TFLM's interpreter on this machine, from its initial state; where an NPU takes part, the integers it was compiled from."""
+    from edgekit.backends.litert_micro import build
     from edgekit.formats import tflm
 
-    return tflm.Interpreter(artifact.path, artifact.signature)
+    return tflm.Interpreter(build.integers(artifact.path), artifact.signature)
 
 
 def graph(artifact: Artifact) -> Graph:

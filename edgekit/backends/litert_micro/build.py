@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from edgekit import plugins
 from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends.litert_micro import vela
 from edgekit.budget import Part, format_size, model_part, tflm_kernels
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, tflite, tflm
+from edgekit.graph import Graph
 from edgekit.legalize import tflite_micro
 
 ARENA = "arena"
+COMPILED = "-npu"
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
@@ -30,10 +34,39 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     return lambda candidate: _finish(build(candidate), context, notices)
 
 
+def integers(path: Path) -> Path:
+    """The integer model that an artifact was compiled from: itself where there is no NPU."""
+    beside = path.with_name(path.name.removesuffix(f"{COMPILED}.tflite") + ".tflite")
+    return beside if path.name.endswith(f"{COMPILED}.tflite") else path
+
+
 def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artifact:
-    options = context.target.options
     graph = tflite.graph(made.path)
     tflite_micro.refuse(graph, made.path.name)
+    return _compiled(made, context, notices) if "npu" in context.target.options else _interpreted(made, graph, context, notices)
+
+
+def _compiled(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artifact:
+    """The operators that the NPU takes, compiled for it; TFLM runs the rest. Nothing here runs the NPU: every figure is vela's estimate."""
+    options = context.target.options
+    found = vela.compile(made.path, options)
+    path = made.path.with_name(f"{made.path.stem}{COMPILED}.tflite")
+    found.path.replace(path)
+    stack = options.get("stack_bytes", 0)
+    parts = (
+        model_part(path, f"model ({made.candidate.precision})"),
+        *tflm_kernels.kernels(tflite.graph(path), options.get("core", ""), context.target.delegates),
+        Part(ARENA, "arena", found.sram_bytes, 0, "estimated", "vela"),
+        Part("arena margin", "arena", options.get("arena_margin_bytes", 0), 0, "estimated", "target profile"),
+        Part("stack", "arena", stack, 0, "estimated", "target profile"),
+    )
+    unproven = "outputs here are those of the integer model before it was compiled: no NPU runs on this machine"
+    said = (*notices, *made.notices, found.said(options["npu"]), unproven)
+    return dataclasses.replace(made, path=path, parts=parts, notices=said)
+
+
+def _interpreted(made: Artifact, graph: Graph, context: Context, notices: tuple[str, ...]) -> Artifact:
+    options = context.target.options
     arena = tflm.Interpreter(made.path, made.signature).arena_bytes()
     margin, stack = options.get("arena_margin_bytes", 0), options.get("stack_bytes", 0)
     said = f"arena {format_size(arena)} and a margin of {margin} bytes: measured by TFLM here, with 64-bit pointers; a 32-bit core needs less"
