@@ -73,4 +73,3 @@ def _model(artifact: Artifact) -> Model:
 
     digest = hashlib.sha256(artifact.path.read_bytes()).hexdigest()
     return Model("tflite", artifact.path.stem, artifact.signature, digest, path=artifact.path)
-

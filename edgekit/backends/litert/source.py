@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 from edgekit.backends import Context
-from edgekit.backends.litert import fuse, layers, running, signatures
+from edgekit.backends.litert import bounds, fuse, layers, running, signatures
 from edgekit.backends.litert.stock import Range, Ranges
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
 from edgekit.formats import tflite_flatbuffer as flatbuffer
-from edgekit.quantize.grid import Affine, affine
 from edgekit.quantize.ranges import Histogram, Method, choose, histogram
 from edgekit.quantize.sampling import spread
 from edgekit.tensors import Array, Arrays
@@ -62,9 +62,20 @@ class Source:
 
     @functools.cached_property
     def histograms(self) -> dict[str, Histogram]:
-        """How the values of every float activation are spread, from a sample of `VALUES` of them, by tensor name."""
+        """How the values of every float activation are spread, from a sample of `VALUES` of them, by tensor name.
+
+        Values that no reader tells from its ends (`bounds`) count as those.
+        """
+        import numpy as np
+
         extremes, picked = self._measured
-        return {name: histogram(values, extremes[name][:, 0].min(), extremes[name][:, 1].max()) for name, values in picked.items()}
+        ends = bounds.of_readers(self.fresh())
+        found = {}
+        for name, values in picked.items():
+            low, high = ends.get(name, (-math.inf, math.inf))
+            seen = np.clip([extremes[name][:, 0].min(), extremes[name][:, 1].max()], low, high)
+            found[name] = histogram(np.clip(values, low, high), float(seen[0]), float(seen[1]))
+        return found
 
     @functools.cached_property
     def _measured(self) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -93,7 +104,7 @@ def open_source(model: Model, context: Context) -> Source:
     given = model.path.read_bytes()
     parsed = flatbuffer.load(given, model.name)
     before = _names(parsed)
-    fused = fuse.fuse_activations(parsed)
+    fused = fuse.fuse_activations(parsed) | fuse.means_for_pools(parsed)
     layers.separate_biases(parsed)
     signatures.rename_edges(parsed, model.signature)
     as_given = before == _names(parsed) and not fused
@@ -133,11 +144,6 @@ def chosen_ranges(source: Source, method: Method, bits: int) -> Ranges:
         low, high = choose(source.histograms[name], method, bits=bits, symmetric=bits == 16)
         found[name] = Range(low * room, high * room, rank)
     return found
-
-
-def grids(ranges: Ranges) -> dict[str, Affine]:
-    """The 8-bit grids of these ranges, by tensor name."""
-    return {name: affine(row.low, row.high) for name, row in ranges.items()}
 
 
 def averaged_ranges(source: Source) -> Ranges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgekit.backends.litert import running, signatures
@@ -10,7 +10,7 @@ from edgekit.backends.litert.source import Source
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize.grid import Affine
 from edgekit.quantize.shelf import Shelf
-from edgekit.tensors import Array, Signature, TensorSpec
+from edgekit.tensors import Array, Arrays, Signature, TensorSpec
 
 MEMORY_BYTES = 128_000_000
 """Live activations of all samples that one stream keeps in memory; two run side by side."""
@@ -19,20 +19,22 @@ MEMORY_BYTES = 128_000_000
 class Stream:
     """All samples at one place of the main graph: behind the operators run so far, with the tensors that later operators read.
 
-    Tensors that `grids` names are rounded to them as soon as they are computed, as integer kernels leave them.
+    Tensors that `grids` names are rounded to them as soon as they are computed, as integer kernels leave them. All of the source's
+    samples run, or those given.
     """
 
-    def __init__(self, source: Source, model: Any, grids: Mapping[str, Affine] | None = None) -> None:
+    def __init__(self, source: Source, model: Any, grids: Mapping[str, Affine] | None = None, samples: Sequence[Arrays] | None = None) -> None:
         self._model, self._place = model, 0
         self._shelf = Shelf[int](source.context.workdir, MEMORY_BYTES)
         self._grids = _by_index(model, grids or {})
         self._last_use = _last_uses(model)
         inputs, _ = signatures.edges(model, source.model.signature)
-        for number, sample in enumerate(source.samples):
+        given = source.samples if samples is None else samples
+        for number, sample in enumerate(given):
             for spec, index in zip(source.model.signature.inputs, inputs, strict=True):
                 dtype = flatbuffer.numpy_dtype(model.subgraphs[0].tensors[index].type)
                 self._put(number, index, sample[spec.name].astype(dtype))
-        self._samples, self._live = len(source.samples), set(inputs)
+        self._samples, self._live = len(given), set(inputs)
 
     def advance(self, place: int) -> None:
         """Run the operators up to `place` (exclusive) with their constants as they are now."""
@@ -83,9 +85,9 @@ def _by_index(model: Any, grids: Mapping[str, Affine]) -> dict[int, Affine]:
 
 def _last_uses(model: Any) -> dict[int, int]:
     graph = model.subgraphs[0]
-    uses: dict[int, int] = {}
+    uses: dict[int, int] = {int(i): len(graph.operators) for i in graph.outputs}
     for position, op in enumerate(graph.operators):
-        uses |= {int(i): position for i in op.inputs if i >= 0}
+        uses |= {int(i): max(position, uses.get(int(i), 0)) for i in op.inputs if i >= 0}
     return uses
 
 

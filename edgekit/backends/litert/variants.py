@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from edgekit.backends import Candidate
-from edgekit.backends.litert import equalized, joins, layers, running, signatures, source, stock
+from edgekit.backends.litert import equalized, joins, layers, running, signatures, simulate, source, stock
 from edgekit.backends.litert.improve import Improved, improve
 from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
 from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.quantize.grid import Affine
 from edgekit.quantize.ranges import Method
-from edgekit.tensors import Arrays, dequantize, quantize
+from edgekit.tensors import Array, Arrays, dequantize, quantize
 
 RANGES: tuple[Method, ...] = ("mse", "minmax", "percentile")
 
@@ -54,10 +55,10 @@ def best(opened: Source, candidate: Candidate) -> Built:
     base, equalizing = opened.once(("base", candidate.precision), lambda: equalize(opened, candidate.precision))
     keep, joined = _joins(base, candidate)
     policy = stock.Policy((*_scopes(base, candidate.keep_float), *keep), _scopes(base, candidate.wide), opened.context.io)
-    tried = _ranges(base, candidate)
-    improved = rounded(base, candidate, policy, tried[0])
-    built = [_make(opened, base, improved, candidate, policy, ranges) for ranges in tried]
-    improved, chosen = _or_nearest(opened, base, improved, candidate, policy, max(built, key=lambda one: one.sqnr_db))
+    ranges = _ranges(base, candidate)
+    improved = rounded(base, candidate, policy, ranges)
+    built = _make(opened, base, improved, candidate, policy, ranges)
+    improved, chosen = _or_nearest(opened, base, improved, candidate, policy, built)
     ours = _with_wide_tail(opened, base, improved, candidate, policy, chosen)
     plain = _stock(opened, candidate, policy)
     if plain is not None and plain.sqnr_db > ours.sqnr_db and len(plain.content) <= len(ours.content):
@@ -71,12 +72,8 @@ def equalize(opened: Source, precision: str) -> tuple[Source, tuple[str, ...]]:
     changed, names = opened.once("equalized", lambda: _equalized(opened))
     if not names:
         return opened, ()
-    candidate = Candidate(precision, rounding="nearest")
     try:
-        before, after = (
-            _make(opened, one, Improved(one.content, {}), candidate, stock.Policy(_joins(one, candidate)[0]), _ranges(one, candidate)[0]).sqnr_db
-            for one in (opened, changed)
-        )
+        before, after = (_plain_db(opened, one, precision) for one in (opened, changed))
     except ConversionError:
         return opened, ()
     if not after >= before + WORTH_DB:
@@ -85,16 +82,28 @@ def equalize(opened: Source, precision: str) -> tuple[Source, tuple[str, ...]]:
     return changed, (f"channel ranges equalized between the layers around {around}: {after - before:+.1f} dB",)
 
 
+def _plain_db(opened: Source, base: Source, precision: str) -> float:
+    """How well `base` does before any rounding by data: with 8-bit activations by what they cost alone, for the weights' share is taken back."""
+    candidate = Candidate(precision, rounding="nearest")
+    ranges = _ranges(base, candidate)
+    if precision == "w8a8" and ranges is not None:
+        return simulate.sqnr_db(base, _grids(base, candidate, ranges))
+    return _make(opened, base, Improved(base.content, {}), candidate, stock.Policy(_joins(base, candidate)[0]), ranges).sqnr_db
+
+
 def rounded(base: Source, candidate: Candidate, policy: stock.Policy, ranges: stock.Ranges | None) -> Improved:
     """`base` with its weights rounded by the candidate's method, once for all candidates that quantize the same; for 8-bit activations
     behind layers whose activations are on the grids of `ranges` already.
     """
     smallest = stock.MIN_WEIGHT_ELEMENTS if candidate.precision == "w8" else 0
-    kept = frozenset(scope.rstrip(";") for scope in policy.keep_float)
-    skip = kept | layers.smaller_than(base.fresh(), smallest)
-    static = candidate.precision == "w8a8" and ranges is not None and candidate.rounding != "nearest"
-    grids = {name: grid for name, grid in source.grids(ranges).items() if name not in kept} if static and ranges else {}
-    made: Improved = base.once((candidate.rounding, skip, static), lambda: improve(base, base.content, candidate.rounding, skip, grids))
+    skip = frozenset(scope.rstrip(";") for scope in policy.keep_float) | layers.smaller_than(base.fresh(), smallest)
+    static = candidate.precision == "w8a8" and candidate.rounding != "nearest"
+
+    def make() -> Improved:
+        grids = _grids(base, candidate, ranges, policy) if static and ranges else {}
+        return improve(base, base.content, candidate.rounding, skip, grids)
+
+    made: Improved = base.once((candidate.rounding, skip, static), make)
     return made
 
 
@@ -122,28 +131,35 @@ def _make(opened: Source, base: Source, improved: Improved, candidate: Candidate
 
 def sqnr_db(opened: Source, content: bytes, samples: Sequence[Arrays]) -> float:
     """Signal to quantization noise of a built file on the first judging samples, averaged over outputs as noise per signal, in dB."""
-    import numpy as np
-
     signature = signatures.stored_signature(flatbuffer.load(content), opened.model.signature)
     session = running.Interpreter(content, signature)
-    noise: dict[str, list[float]] = {spec.name: [0.0, 0.0] for spec in signature.outputs}
+    rows: list[list[tuple[Array, Array]]] = [[] for _ in signature.outputs]
     for sample, wanted in zip(samples, opened.reference, strict=False):
         given = session.run({spec.name: quantize(sample[spec.name], spec) for spec in signature.inputs})
-        for spec in signature.outputs:
-            reference = wanted[spec.name].astype(np.float64)
-            noise[spec.name][0] += float(((dequantize(given[spec.name], spec) - reference) ** 2).sum())
-            noise[spec.name][1] += float((reference**2).sum())
-    shares = [lost / max(signal, 1e-30) for lost, signal in noise.values()]
-    mean = sum(shares) / len(shares)
-    return float("inf") if mean == 0 else -10 * float(np.log10(mean)) if mean == mean else float("-inf")
+        for row, spec in zip(rows, signature.outputs, strict=True):
+            row.append((wanted[spec.name], dequantize(given[spec.name], spec)))
+    return simulate.level_db(rows)
 
 
-def _ranges(base: Source, candidate: Candidate) -> list[stock.Ranges | None]:
+def _ranges(base: Source, candidate: Candidate) -> stock.Ranges | None:
+    """The ranges of the activations; at 8 bits those of the method that costs least when the activations alone are rounded."""
     bits = STATIC_BITS.get(candidate.precision)
     if bits is None:
-        return [None]
-    methods = RANGES if bits == 8 and len(base.samples) >= ENOUGH else ("minmax",)
-    return [source.chosen_ranges(base, method, bits) for method in methods]
+        return None
+    if bits == 16 or len(base.samples) < ENOUGH:
+        return source.chosen_ranges(base, "minmax", bits)
+    made: stock.Ranges = base.once("ranges", lambda: _best_ranges(base, candidate))
+    return made
+
+
+def _best_ranges(base: Source, candidate: Candidate) -> stock.Ranges:
+    tried = [source.chosen_ranges(base, method, 8) for method in RANGES]
+    return max(tried, key=lambda ranges: simulate.sqnr_db(base, _grids(base, candidate, ranges)))
+
+
+def _grids(base: Source, candidate: Candidate, ranges: stock.Ranges, policy: stock.Policy | None = None) -> dict[str, Affine]:
+    """The grids on which activations will lie, as the stock quantizer settles them."""
+    return simulate.grids(stock.quantize(base.content, candidate, policy or stock.Policy(_joins(base, candidate)[0]), ranges))
 
 
 def _or_nearest(opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, built: Built) -> tuple[Improved, Built]:
