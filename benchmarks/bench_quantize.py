@@ -1,12 +1,16 @@
 """Fidelity at equal bytes beside the stock quantizer, over the zoo's float models; writes the table of docs/quantization.md.
 
 Both sides get the same float .tflite and the same calibration samples; both files run in the stock interpreter on samples that neither has seen.
-Run `python benchmarks/bench_quantize.py [MODEL ...]`; with all models (no argument) the document is rewritten.
+Run `python benchmarks/bench_quantize.py [MODEL ...]`. Rows are kept in `--rows FILE` as they are measured, so that models may be measured one
+by one; `--document` rewrites the document from that file once every model is in it.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import itertools
+import json
 import statistics
 import sys
 import tempfile
@@ -24,19 +28,6 @@ from tests.zoo import table
 
 CALIBRATION, HELD_OUT = 64, 32
 PRECISIONS = ("w8", "w8-dynamic", "w8a8", "w8a16")
-MODELS = (
-    "efficientnet-lite0",
-    "mobilenet-v2",
-    "basic-pitch-tflite",
-    "face-detection-short-range",
-    "selfie-segmentation",
-    "palm-detection-lite",
-    "pose-detection",
-    "ppocr-cls",
-    "ppocr-det",
-    "silero-vad",
-    "magika",
-)
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "quantization.md"
 
 
@@ -55,21 +46,38 @@ class Row:
         return self.ours[1] - self.stock[1] if self.ours and self.stock else None
 
 
-def main(names: Sequence[str]) -> None:
-    """Print a line a model and precision; rewrite the document when all were measured."""
-    rows: list[Row] = []
-    for name in names or MODELS:
+def main(arguments: Sequence[str]) -> None:
+    """Print a line a model and precision, and keep it; or write the document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=table.LITERT_FLOAT)
+    parser.add_argument("--rows", type=Path, default=Path("bench_quantize.jsonl"))
+    parser.add_argument("--precisions", nargs="+", default=PRECISIONS)
+    parser.add_argument("--document", action="store_true")
+    options = parser.parse_args(arguments)
+    if options.document:
+        DOCUMENT.write_text(document(read(options.rows)), "utf-8")
+        return
+    for name in options.models:
         start = time.monotonic()
-        for row in measure(name):
-            rows.append(row)
+        for row in measure(name, options.precisions):
+            with options.rows.open("a", encoding="utf-8") as kept:
+                kept.write(json.dumps(dataclasses.asdict(row)) + "\n")
             print(line(row), flush=True)
         print(f"  {name}: {time.monotonic() - start:.0f} s", flush=True)
-    if not names:
-        DOCUMENT.write_text(document(rows), "utf-8")
 
 
-def measure(name: str) -> Iterator[Row]:
-    """All precisions of one zoo model."""
+def read(path: Path) -> list[Row]:
+    """The rows of a file, the last of each model and precision, in the order of the table."""
+    found = {}
+    for text in path.read_text("utf-8").splitlines():
+        values = json.loads(text)
+        sides = {side: tuple(values[side]) if values[side] else None for side in ("stock", "ours")}
+        found[values["model"], values["precision"]] = Row(values["model"], values["precision"], **sides)
+    return [found[key] for key in itertools.product(table.LITERT_FLOAT, PRECISIONS) if key in found]
+
+
+def measure(name: str, precisions: Sequence[str]) -> Iterator[Row]:
+    """One zoo model in these precisions."""
     row = table.rows()[name]
     calibration, held_out = split(row.samples(CALIBRATION, 1)), split(row.samples(HELD_OUT, 7))
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +91,7 @@ def measure(name: str) -> Iterator[Row]:
         expected = hops.run(tflite.session(plain), plain.signature, held_out)
         (work / "build").mkdir()
         build = litert.prepare(source, Context(target.load("android-arm64"), calibration, work / "build"))
-        for precision in PRECISIONS:
+        for precision in precisions:
             yield Row(name, precision, stock(plain, precision, calibration, held_out, expected, work), ours(build, precision, held_out, expected))
 
 

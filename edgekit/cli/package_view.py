@@ -14,7 +14,7 @@ from edgekit.packager import Outcome
 from edgekit.planner import Plan, Point
 from edgekit.report.wording import size
 
-_WORST = 5
+_WORST = 10
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def show(outcome: Outcome) -> None:
     for line in _placement(manifest):
         click.echo(f"  {line}")
     for row in manifest.sensitivity[:_WORST]:
-        click.echo(f"  sensitive   {row.operator}: {row.loss_db:.1f} dB ({row.reason})")
+        click.echo(f"  sensitive   {row.operator}: {row.loss_db:.2f} dB ({row.reason})")
     for notice in manifest.notices:
         click.echo(f"note: {notice}", err=True)
     for finding in outcome.findings:

@@ -15,6 +15,22 @@ Samples = Callable[[int, int], dict[str, NDArray[np.generic]]]
 """`samples(count, seed)`: input name -> array with a leading axis of samples."""
 
 
+LITERT_FLOAT = (
+    "efficientnet-lite0",
+    "mobilenet-v2",
+    "basic-pitch-tflite",
+    "face-detection-short-range",
+    "selfie-segmentation",
+    "palm-detection-lite",
+    "pose-detection",
+    "ppocr-cls",
+    "ppocr-det",
+    "silero-vad",
+    "magika",
+)
+"""Float models that the LiteRT family takes, one format each."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """A zoo model: what is typed as MODEL, `--input` shapes, and its samples."""

@@ -14,21 +14,7 @@ from tests.zoo import fetch, table
 
 pytestmark = pytest.mark.slow
 
-NAMES = (
-    "efficientnet-lite0",
-    "mobilenet-v2",
-    "basic-pitch-savedmodel",
-    "basic-pitch-onnx",
-    "basic-pitch-tflite",
-    "face-detection-short-range",
-    "selfie-segmentation",
-    "palm-detection-lite",
-    "pose-detection",
-    "ppocr-cls",
-    "ppocr-det",
-    "silero-vad",
-    "magika",
-)
+NAMES = (*table.LITERT_FLOAT, "basic-pitch-savedmodel", "basic-pitch-onnx")
 
 
 @pytest.mark.parametrize("name", NAMES)

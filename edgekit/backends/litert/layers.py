@@ -70,7 +70,7 @@ class LiteLayer:
 def find(model: Any) -> list[LiteLayer]:
     """The float convolutions and dense layers of the main graph with constant weights, in execution order.
 
-    Weights that several operators read count once, where all of them are dense layers of one bias; where they are not, they are left out.
+    Weights that several operators read count once, where all of them have one bias and geometry; where they have not, they are left out.
     """
     graph = model.subgraphs[0]
     readers: dict[int, list[Any]] = {}
@@ -98,28 +98,41 @@ def operands(kind: str, op: Any) -> tuple[int, int]:
 
 
 def _alike(model: Any, kind: str, tied: list[Any], places: dict[int, int]) -> bool:
-    """Whether all readers of a weight are dense layers of the main graph that add the same bias."""
-    dense = kind == "FULLY_CONNECTED" and all(id(op) in places and flatbuffer.op_name(model, op) == kind and _plain(model, op) for op in tied)
-    return dense and len({operands(kind, op) for op in tied}) == 1
+    """Whether all readers of a weight are layers of the main graph that look at their inputs alike and add the same bias."""
+    if not all(id(op) in places and flatbuffer.op_name(model, op) == kind and _plain(model, op) for op in tied):
+        return False
+    found = [_describe(model, places[id(op)], kind) for op in tied]
+    return len({(layer.weight, layer.bias, layer.groups, layer.geometry) for layer in found}) == 1
 
 
 def separate_biases(model: Any) -> bool:
     """Give the layers of each weight a bias tensor and buffer of their own, where converters let equal ones share; whether anything changed."""
-    graph, owned, changed = model.subgraphs[0], dict[int, int](), False
+    graph, owners, copies = model.subgraphs[0], dict[int, int](), dict[tuple[int, int], int]()
     buffers = [int(tensor.buffer) for g in model.subgraphs for tensor in g.tensors]
     for op in graph.operators:
         kind = flatbuffer.op_name(model, op)
         weight, bias = operands(kind, op) if kind in CHANNEL_AXIS else (-1, -1)
         values = flatbuffer.constant(model, graph.tensors[bias]) if bias >= 0 else None
-        if values is None or owned.get(bias) == weight or (bias not in owned and buffers.count(int(graph.tensors[bias].buffer)) == 1):
-            owned.setdefault(bias, weight)
+        alone = values is not None and buffers.count(int(graph.tensors[bias].buffer)) == 1
+        if values is None or (alone and owners.setdefault(bias, weight) == weight):
             continue
-        own = copy.copy(graph.tensors[bias])
-        own.buffer = flatbuffer.add_constant(model, values)
-        graph.tensors.append(own)
-        op.inputs[3 if kind == "TRANSPOSE_CONV" else 2], changed = len(graph.tensors) - 1, True
-        owned[len(graph.tensors) - 1] = weight
-    return changed
+        if (bias, weight) not in copies:
+            own = copy.copy(graph.tensors[bias])
+            own.buffer = flatbuffer.add_constant(model, values)
+            graph.tensors.append(own)
+            copies[bias, weight] = len(graph.tensors) - 1
+        op.inputs[3 if kind == "TRANSPOSE_CONV" else 2] = copies[bias, weight]
+    return bool(copies)
+
+
+def forget_unread(model: Any) -> bool:
+    """Take the data from constants that nothing reads: the stock quantizer looks for their readers. Whether anything changed."""
+    graphs = model.subgraphs
+    read = {(n, int(i)) for n, g in enumerate(graphs) for i in (*g.outputs, *(i for op in g.operators for i in op.inputs))}
+    unread = [t for n, g in enumerate(graphs) for i, t in enumerate(g.tensors) if (n, i) not in read and flatbuffer.constant(model, t) is not None]
+    for tensor in unread:
+        tensor.buffer = 0
+    return bool(unread)
 
 
 def smaller_than(model: Any, elements: int) -> frozenset[str]:

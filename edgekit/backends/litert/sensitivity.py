@@ -33,8 +33,8 @@ def measure(opened: Source, candidate: Candidate, built: variants.Built) -> tupl
             gain = variants.sqnr_db(opened, built.remake(scopes), samples) - now
         except ConversionError:
             continue
-        if gain >= 0.01 and gain != float("inf"):
-            found.append((name, round(gain, 2), reason))
+        if 0 < gain < float("inf"):
+            found.append((name, round(gain, 3), reason))
     return tuple(sorted(found, key=lambda row: (-row[1], row[0]))[:WORST])
 
 

@@ -104,10 +104,9 @@ def open_source(model: Model, context: Context) -> Source:
     given = model.path.read_bytes()
     parsed = flatbuffer.load(given, model.name)
     before = _names(parsed)
-    fused = fuse.fuse_activations(parsed) | fuse.means_for_pools(parsed)
-    layers.separate_biases(parsed)
+    changed = any([fuse.fuse_activations(parsed), fuse.means_for_pools(parsed), layers.separate_biases(parsed), layers.forget_unread(parsed)])
     signatures.rename_edges(parsed, model.signature)
-    as_given = before == _names(parsed) and not fused
+    as_given = before == _names(parsed) and not changed
     return Source(model, context, given if as_given else flatbuffer.dump(parsed), as_given)
 
 

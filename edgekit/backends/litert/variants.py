@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from edgekit.backends import Candidate
-from edgekit.backends.litert import equalized, joins, layers, running, signatures, simulate, source, stock
+from edgekit.backends.litert import divisions, equalized, joins, layers, running, signatures, simulate, source, stock
 from edgekit.backends.litert.improve import Improved, improve
 from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
@@ -53,7 +53,7 @@ class Built:
 def best(opened: Source, candidate: Candidate) -> Built:
     """The best build of `candidate` on the judging samples: ours with each choice of ranges, or the stock quantizer's own at no more bytes."""
     base, equalizing = opened.once(("base", candidate.precision), lambda: equalize(opened, candidate.precision))
-    keep, joined = _joins(base, candidate)
+    keep, joined = _kept_float(base, candidate)
     policy = stock.Policy((*_scopes(base, candidate.keep_float), *keep), _scopes(base, candidate.wide), opened.context.io)
     ranges = _ranges(base, candidate)
     improved = rounded(base, candidate, policy, ranges)
@@ -88,7 +88,7 @@ def _plain_db(opened: Source, base: Source, precision: str) -> float:
     ranges = _ranges(base, candidate)
     if precision == "w8a8" and ranges is not None:
         return simulate.sqnr_db(base, _grids(base, candidate, ranges))
-    return _make(opened, base, Improved(base.content, {}), candidate, stock.Policy(_joins(base, candidate)[0]), ranges).sqnr_db
+    return _make(opened, base, Improved(base.content, {}), candidate, stock.Policy(_kept_float(base, candidate)[0]), ranges).sqnr_db
 
 
 def rounded(base: Source, candidate: Candidate, policy: stock.Policy, ranges: stock.Ranges | None) -> Improved:
@@ -112,11 +112,17 @@ def _equalized(opened: Source) -> tuple[Source, tuple[str, ...]]:
     return dataclasses.replace(opened, content=content, made={}), names
 
 
-def _joins(base: Source, candidate: Candidate) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A join of unlike ranges needs care where its one scale has 8 bits: inside w8a8, and at an int8 edge."""
-    if candidate.precision == "w8a8" or (candidate.precision == "w8a16" and base.context.io == "int8"):
-        return joins.unlike(base)
-    return (), ()
+def _kept_float(base: Source, candidate: Candidate) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Scopes of the operators that integers would break, and why. A join of unlike ranges is one where its one scale has 8 bits: inside
+    w8a8, and at an int8 edge.
+    """
+    if candidate.precision not in STATIC_BITS:
+        return (), ()
+    scopes, notices = divisions.kept_float(base)
+    if candidate.precision == "w8a8" or base.context.io == "int8":
+        joined = joins.unlike(base)
+        return (*scopes, *joined[0]), (*notices, *joined[1])
+    return scopes, notices
 
 
 def _make(opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, ranges: stock.Ranges | None) -> Built:
@@ -159,7 +165,7 @@ def _best_ranges(base: Source, candidate: Candidate) -> stock.Ranges:
 
 def _grids(base: Source, candidate: Candidate, ranges: stock.Ranges, policy: stock.Policy | None = None) -> dict[str, Affine]:
     """The grids on which activations will lie, as the stock quantizer settles them."""
-    return simulate.grids(stock.quantize(base.content, candidate, policy or stock.Policy(_joins(base, candidate)[0]), ranges))
+    return simulate.grids(stock.quantize(base.content, candidate, policy or stock.Policy(_kept_float(base, candidate)[0]), ranges))
 
 
 def _or_nearest(opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, built: Built) -> tuple[Improved, Built]:
