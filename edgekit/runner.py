@@ -43,13 +43,17 @@ class RunOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What came back: `outputs[i]` are sample i's outputs in stored types, by source name and in the signature's order."""
+    """What came back: `outputs[i]` are sample i's outputs in stored types, by source name and in the signature's order.
+
+    `runtime_release` is the version of the runtime that computed them, by its package's numbers; empty where nothing tells.
+    """
 
     facts: Facts
     job: Job
     result: Result
     outputs: tuple[dict[str, Array], ...]
     seconds: float
+    runtime_release: tuple[int, ...] = ()
 
 
 def run(bundle: Bundle, link: Link, facts: Facts, options: RunOptions) -> Run:
@@ -69,7 +73,15 @@ def run(bundle: Bundle, link: Link, facts: Facts, options: RunOptions) -> Run:
         if result.status != "ok":
             raise RunnerError(_failure(result, facts), _hint(result), stage=result.stage or "invoke")
         outputs = read_outputs(result_folder, result, bundle.manifest)
-    return Run(facts, job, result, outputs, seconds)
+    return Run(facts, job, result, outputs, seconds, _release(facts, job, result, options))
+
+
+def _release(facts: Facts, job: Job, result: Result, options: RunOptions) -> tuple[int, ...]:
+    """A library that came from edgekit's pinned wheel has that version; TensorFlow Lite's interface tells TensorFlow's number, not LiteRT's."""
+    pinned = runtimes.version(job.runtime, facts.platform)
+    if facts.runner == "native" and options.runtime_library is None and pinned:
+        return runtimes.release(pinned)
+    return () if "TfLite C" in result.runtime_version else runtimes.release(result.runtime_version)
 
 
 def write_job(bundle: Bundle, folder: Path, facts: Facts, options: RunOptions) -> Job:

@@ -117,6 +117,12 @@ def version(runtime: str, platform: str) -> str:
     return wheel.version if wheel else ""
 
 
+def release(text: str) -> tuple[int, ...]:
+    """The three numbers that a version begins with: `2.1 (LiteRT C)` is (2, 1, 0); empty where it begins with none."""
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return (*map(int, found[0].split(".")), 0, 0)[:3] if found else ()
+
+
 def install(runtime: str, platform: str) -> Path:
     """Download the pinned wheel, check its hash, and keep only the library; one that is there already is kept.
 

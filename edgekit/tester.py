@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from edgekit import __version__, bundle, farm, latency, parity, report, runner
+from edgekit import __version__, bundle, farm, latency, parity, report, runner, runtimes
 from edgekit.bundle import Bundle
 from edgekit.device import Unit
 from edgekit.errors import EdgekitError, UsageError
 from edgekit.latency import Key, Latency
 from edgekit.manifest import Manifest
+from edgekit.opset import Verdict
 from edgekit.report import BundleFacts, Comparison, Conditions, DeviceFacts, Placement, Report, judging
 from edgekit.report import Run as TestRun
 from edgekit.runner import Run, RunOptions
@@ -120,8 +121,17 @@ def planned_placement(manifest: Manifest, run: Run) -> Placement | None:
         return None
     planned = manifest.target.delegates[0]
     verdicts = [verdict for verdict in manifest.verdicts if verdict.delegate == planned]
-    return Placement(planned, sum(v.status == "accelerated" for v in verdicts), len(verdicts), run.result.delegation)
+    later = [verdict for verdict in verdicts if verdict.since and (run.runtime_release or (0,)) < runtimes.release(verdict.since)]
+    accelerated = sum(verdict.status == "accelerated" for verdict in verdicts) - len(later)
+    return Placement(planned, accelerated, len(verdicts), run.result.delegation, _newer(manifest, run, later))
 
+
+def _newer(manifest: Manifest, run: Run, later: Sequence[Verdict]) -> str:
+    if not later:
+        return ""
+    kinds = ", ".join(sorted({f"{verdict.type} from {verdict.since} on" for verdict in later}))
+    has = f"is {'.'.join(map(str, run.runtime_release))}" if run.runtime_release else "does not tell its version"
+    return f"{later[0].delegate} takes {kinds}; the {manifest.target.runtime.name} on the device {has}, so {len(later)} of them are not planned there"
 
 def check_device(facts: Facts, manifest: Manifest, unit: Unit) -> None:
     """Refuse a device that cannot run this target's artifact: another CPU architecture, or another chip than it was built for.

@@ -131,6 +131,8 @@ def test_placement(given, codes):
 
 
 def test_a_plan_without_accelerator_has_nothing_to_miss():
+    older = judging.judge_placement(Placement("xnnpack", 1, 2, Delegation("xnnpack", 1, 2), "LOG needs a newer one"))
+    assert [(finding.severity, finding.code) for finding in older] == [("info", "older-runtime")]
     assert judging.judge_placement(Placement("xnnpack", 0, 64)) == ()
 
 

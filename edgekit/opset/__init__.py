@@ -28,6 +28,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """What becomes of one operator under one delegate.
 
     `accelerated`: the delegate takes it. `fallback`: the runtime's own kernels run it. `unsupported`: nothing in the target runs it.
+    `since` is the first version of the runtime whose delegate takes it, where older ones that are in use leave it to their own kernels.
     """
 
     operator: int
@@ -37,6 +38,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     status: Status
     reason: str = ""
     suggestion: str = ""
+    since: str = ""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -79,7 +81,8 @@ def judge(graph: Graph, delegate: str, options: Mapping[str, Any] | None = None)
     left_out = partition.beyond(graph, taken, limit) if limit else frozenset()
     smaller = f"{found.label} takes {limit} {'part' if limit == 1 else 'parts'} of the graph, and this operator lies in a smaller one"
     reasons = {o.index: smaller if o.index in left_out else refusals[o.index] for o in graph.operators}
-    return tuple(_verdict(o, delegate, reasons[o.index], missing.get(o.index)) for o in graph.operators)
+    verdicts = (_verdict(o, delegate, reasons[o.index], missing.get(o.index)) for o in graph.operators)
+    return tuple(_dated(verdict, found) for verdict in verdicts)
 
 
 def summary(graph: Graph, verdicts: Sequence[Verdict]) -> tuple[Summary, ...]:
@@ -102,6 +105,11 @@ def _verdict(operator: Operator, delegate: str, reason: str | None, missing: str
     suggestion = table.suggestions().get(operator.type, "replace this layer before exporting" if missing else "")
     status: Status = "unsupported" if missing else "fallback"
     return Verdict(operator.index, operator.type, operator.name, delegate, status, missing or reason or "", suggestion)
+
+
+def _dated(verdict: Verdict, found: table.Table) -> Verdict:
+    rule = found.ops.get(verdict.type)
+    return msgspec.structs.replace(verdict, since=rule.since) if rule and rule.since and verdict.status == "accelerated" else verdict
 
 
 def _missing_kernels(graph: Graph, options: Mapping[str, Any]) -> dict[int, str]:

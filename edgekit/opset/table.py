@@ -18,7 +18,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     position to what it is (weights, axis ...) and asks for a constant there. `dynamic_range` are weight types taken beside float activations.
     `scale_ratio` bounds input scale / output scale, `scale_product_ratio` the product of both input scales / output scale,
     `requantize_ratio` input / output scale where both are integers: low inclusive, high exclusive.
-    `attributes` maps an attribute to the values taken. `maps_to` names the delegate's own operator.
+    `attributes` maps an attribute to the values taken. `maps_to` names the delegate's own operator. `since` is the first version of the runtime
+    whose delegate takes it, where that is later than the oldest runtime that edgekit runs.
     """
 
     dtypes: tuple[str, ...] = ()
@@ -43,6 +44,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dynamic_range: tuple[str, ...] = ()
     attributes: dict[str, tuple[Any, ...]] = {}
     maps_to: str = ""
+    since: str = ""
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -58,12 +58,16 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """`planned_nodes` of `total_nodes` operators were planned on the accelerator `planned`; `reported` is what the device says, if it can tell."""
+    """`planned_nodes` of `total_nodes` operators were planned on the accelerator `planned`; `reported` is what the device says, if it can tell.
+
+    The plan is that for the runtime on the device: `newer` says which operators a newer one would have taken as well.
+    """
 
     planned: str
     planned_nodes: int
     total_nodes: int
     reported: Delegation | None = None
+    newer: str = ""
 
 
 class Conditions(msgspec.Struct, frozen=True):

@@ -35,8 +35,9 @@ def judge_placement(placement: Placement) -> tuple[Finding, ...]:
     """A fallback that the plan did not foresee is an error; a runtime that cannot tell leaves a warning."""
     planned, reported = placement.planned, placement.reported
     plan = f"{placement.planned_nodes} of {placement.total_nodes} operators were planned on {planned}"
+    older = (Finding("info", "older-runtime", placement.newer),) if placement.newer else ()
     if not placement.planned_nodes:
-        return ()
+        return older
     if reported is None:
         return (Finding("warning", "placement-unknown", f"{plan}; the runtime cannot tell what it did"),)
     hint = "'edgekit inspect BUNDLE' lists the operators with their verdicts"
@@ -44,8 +45,8 @@ def judge_placement(placement: Placement) -> tuple[Finding, ...]:
         return (Finding("error", "other-accelerator", f"{plan}, but {reported.nodes} of {reported.total} ran on {reported.delegate}", hint),)
     if reported.nodes < placement.planned_nodes:
         fallback = f"{plan}, but {reported.nodes} of {reported.total} ran there: the rest fell back to the CPU"
-        return (Finding("error", "silent-fallback", fallback, hint),)
-    return ()
+        return (*older, Finding("error", "silent-fallback", fallback, hint))
+    return older
 
 
 def judge_latency(latency: Latency) -> tuple[Finding, ...]:

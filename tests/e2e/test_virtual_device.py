@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from edgekit import packager, runtimes
+from tests import tiny
 from tests.android_fixtures import private_adb, require_device
 from tests.e2e import models
 from tests.e2e.cli import ROOT
@@ -86,6 +87,20 @@ def test_a_trained_network_in_onnx_runtime(precision: str, tmp_path: Path) -> No
     assert (conditions["runtime"], conditions["runtime_version"]) == ("onnxruntime", runtimes.version("onnxruntime", "linux-aarch64"))
     assert conditions["peak_memory_bytes"] > 10_000_000
     assert report["latency"]["samples_ns"]
+
+
+def test_an_operator_that_only_a_newer_runtime_accelerates_is_no_silent_fallback(tmp_path: Path) -> None:
+    """XNNPACK takes LOG from LiteRT 2.2.0 on; the library for emulated Arm is older."""
+    tensors = [(name, "float32", (1, 16)) for name in ("x", "e", "y")]
+    model = tiny.write_tflite(tmp_path / "log.tflite", tensors, [("EXP", ["x"], ["e"]), ("LOG", ["e"], ["y"])], ["x"], ["y"])
+    np.savez(tmp_path / "samples.npz", x=np.linspace(-2, 2, 16 * 8, dtype="f").reshape(8, 1, 16))
+    bundle = make(str(model), tmp_path / "samples.npz", tmp_path, "fp32")
+    report = proved(bundle, VIRTUAL)
+    assert (report["placement"]["planned_nodes"], report["placement"]["total_nodes"]) == (1, 2)
+    assert report["placement"]["reported"]["nodes"] == 1
+    assert "LOG from 2.2.0 on" in report["placement"]["newer"] and "is 2.1.0" in report["placement"]["newer"]
+    here = run("test", bundle, "--device", "local:", "--runs", 0, "--json")
+    assert json.loads(here.stdout)["reports"][0]["placement"]["planned_nodes"] == 2  # this machine's is new enough
 
 
 def test_a_started_device_through_the_systems_adb(tmp_path: Path) -> None:
