@@ -26,6 +26,7 @@ BUILT_IN = {
     },
     "edgekit.transports": {
         "adb": "edgekit.transports.adb",
+        "ios": "edgekit.transports.ios",
         "local": "edgekit.transports.local",
         "ssh": "edgekit.transports.ssh",
         "virtual": "edgekit.transports.virtual",

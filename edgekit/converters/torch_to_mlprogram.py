@@ -11,7 +11,7 @@ from edgekit.converters.torch_to_litert import check_operators, example_tensors,
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, mlprogram_write
 from edgekit.formats._quiet import quiet
-from edgekit.formats._torch_program import is_flat, layer_of, operator_name
+from edgekit.formats._torch_program import layer_of, operator_name
 
 SOURCE = "torch"
 RESULT = "mlprogram"
@@ -40,7 +40,8 @@ def _exported(model: Model) -> Any:
 
     ct = mlprogram_write.coremltools()
     program = model.handle
-    if not is_flat(program):
+    ends = (*program.graph_signature.input_specs, *program.graph_signature.output_specs)
+    if any(hasattr(end.arg, "value") for end in ends):  # coremltools takes tensors only, nested or not
         program = torch.export.export(flat_module(program, program.module()), example_tensors(model))
     program = program.run_decompositions({})
     _name_by_layer(program)

@@ -1,19 +1,33 @@
-"""Core ML packages on this machine, by the interpreter of `edgekit.virtual.coreml`: what Core ML's CPU unit computes, not Core ML itself."""
+"""Core ML packages on this machine: on a Mac by Core ML itself, elsewhere by the interpreter of `edgekit.virtual.coreml`, which computes as Core
+ML's CPU unit does. The option `engine` is `coreml` or `interpreter`.
+"""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from edgekit import __version__
 from edgekit.errors import BundleError, EdgekitError, MissingPackageError, RunnerError, require
-from edgekit.hostruntimes import Executable, Runtime, check_options, match
+from edgekit.hostruntimes import Executable, Runtime, _coreml_mac, check_options, choice, match
 from edgekit.job import Delegation, Job
 from edgekit.tensors import Array
 
 
 def open(job: Job) -> Runtime:
+    """The engine that the job or this machine asks for. Raises `RunnerError` (stages `library` and `prepare`)."""
+    mac = platform.system() == "Darwin"
+    engine = choice(job, "engine", ("coreml", "interpreter"), "coreml" if mac else "interpreter")
+    if engine == "interpreter":
+        return _interpreter(job)
+    if not mac:
+        raise RunnerError(f"Core ML itself runs on Apple's systems only, and this is {platform.system()}", "engine=interpreter", stage="library")
+    return _coreml_mac.open(job)
+
+
+def _interpreter(job: Job) -> Runtime:
     """Import torch, whose kernels the interpreter uses. Raises `RunnerError`: stage `library` when absent, `prepare` for another unit than `cpu`."""
     try:
         torch = require("torch", extra="coreml", purpose="running a Core ML package on this machine")
@@ -21,7 +35,7 @@ def open(job: Job) -> Runtime:
         raise RunnerError(error.message, error.hint, stage="library") from error
     if job.accelerator != "cpu":
         raise RunnerError(f"the runtime coreml has no accelerator {job.accelerator!r} here; it computes as the cpu unit does", stage="prepare")
-    check_options(job)
+    check_options(job, ("engine",))
     torch.set_num_threads(job.threads)
     return Runtime(f"edgekit {__version__} interpreter, torch {torch.__version__}", lambda artifact: _load(job, artifact))
 

@@ -11,15 +11,21 @@ from typing import Any
 
 from edgekit import formats
 from edgekit.backends import Artifact, Candidate, Context
-from edgekit.backends.coreml import activations, program, rounding, stream
+from edgekit.backends.coreml import activations, halfrange, program, rounding, stream
+from edgekit.backends.coreml.halfrange import Legal
 from edgekit.backends.coreml.rounding import Recipe, Stored
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, Session, mlprogram, mlprogram_write
 from edgekit.graph import Graph
 from edgekit.quantize.grid import Affine
+from edgekit.virtual.coreml.hazards import Hazard
 from edgekit.virtual.coreml.plan import Plan
 from edgekit.virtual.coreml.plan import prepare as prepared
 from edgekit.virtual.coreml.session import Session as Interpreted
+
+LOOKED_AT = 4
+"""Samples on which values are watched for leaving half precision's range."""
+TRIES = 3
 
 RECIPES = {
     "fp16": Recipe(16),
@@ -85,21 +91,43 @@ class _Source:
         rows = [ready.tensors({names[n]: a.astype(kinds[n]) for n, a in sample.items()}) for sample in self.context.calibration]
         return stream.fitting(self.plan, rows)
 
+    @functools.cached_property
+    def legal(self) -> Legal:
+        """The float program made ready for half precision."""
+        return halfrange.prepare(mlprogram.package_of(self.model), self.plan, self.samples[:LOOKED_AT])
+
     def build(self, candidate: Candidate) -> Artifact:
         """One package."""
         if candidate.precision == "fp32":
             return self.finish(candidate, program.single(self.folder, self.deployment), ())
         if candidate.precision not in RECIPES:
             raise ConversionError(f"Core ML packages have no precision {candidate.precision!r}")
-        kept = frozenset(candidate.keep_float)
+        kept, told = frozenset(candidate.keep_float) | self.legal.kept, self.legal.notices
+        for _ in range(TRIES):
+            artifact = self.rounded(candidate, kept, told)
+            found = self.broken(artifact)
+            if not found:
+                return artifact
+            kept |= halfrange.around(self.legal.plan, found)
+            told += tuple(f"{item.text}: computed in single precision instead" for item in found[:1])
+        raise ConversionError(f"{self.model.name} does not survive half precision: {found[0].text}", "choose --precision fp32")
+
+    def rounded(self, candidate: Candidate, kept: frozenset[str], told: tuple[str, ...]) -> Artifact:
+        """One package that computes in half precision, but for the operators `kept`."""
         recipe = dataclasses.replace(RECIPES[candidate.precision], method=candidate.rounding, kept=kept)
         grids = self.grids() if candidate.precision == "w8a8" else {}
-        stored = rounding.round_program(self.plan, self.samples, recipe, grids, self.context.progress)
-        made = program.half(self.folder, self.deployment, stored, kept)
+        stored, method = rounding.round_program(self.legal.plan, self.samples, recipe, grids, self.context.progress)
+        made = program.half(self.folder, self.deployment, stored, self.legal.changed, kept)
         if any(item.integers is not None for item in stored) or grids:
-            read = {item.layer.name: grids[item.layer.input] for item in stored if item.layer.input in grids}
+            read = {item.layer.layer: grids[item.layer.input] for item in stored if item.layer.input in grids}
             made = program.compressed(made, self.deployment, stored, read)
-        return self.finish(candidate, made, _notices(stored, candidate))
+        return self.finish(candidate, made, (*told, *_notices(stored, candidate, method)))
+
+    def broken(self, artifact: Artifact) -> tuple[Hazard, ...]:
+        """Results that are no longer finite on the samples."""
+        package = mlprogram.package_of(_opened(artifact.path))
+        samples = [{name: value.numpy() for name, value in sample.items()} for sample in self.samples[:LOOKED_AT]]
+        return halfrange.broken(package, samples, self.legal.infinite)
 
     def grids(self) -> dict[str, Affine]:
         """8-bit grids of what the layers read."""
@@ -116,14 +144,16 @@ class _Source:
         return _artifact(self.model, path, candidate, notices)
 
 
-def _notices(stored: list[Stored], candidate: Candidate) -> tuple[str, ...]:
+def _notices(stored: list[Stored], candidate: Candidate, method: str) -> tuple[str, ...]:
+    nearest = "weights are rounded to nearest: rounding by data was worse on held-out samples"
+    plain = (nearest,) if method != candidate.rounding else ()
     if candidate.precision == "fp16":
-        return ()
+        return plain
     small = sum(item.integers is None for item in stored)
     few = sum(item.scales is not None for item in stored) if candidate.precision.startswith("p") else 0
     told = [f"{small} of {len(stored)} layers have few weights, which stay in half precision"] if small else []
     told += [f"{few} of {len(stored)} layers read few inputs: their weights have 8-bit steps in place of a table"] if few else []
-    return tuple(told)
+    return (*plain, *told)
 
 
 def _as_given(model: Model, context: Context, own: str, candidate: Candidate) -> Artifact:
@@ -143,8 +173,14 @@ def _artifact(model: Model, path: Path, candidate: Candidate, notices: tuple[str
     return Artifact(path, "mlprogram", model.signature, candidate, names, notices)
 
 
-@functools.lru_cache(maxsize=2)
 def _opened(path: Path) -> Model:
+    """The package at `path`, read once while it stays as it is."""
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=2)
+def _read(path: Path, changed_ns: int) -> Model:
+    del changed_ns
     opened: Model = formats.module("mlprogram").open(str(path), {})
     return opened
 

@@ -6,14 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgekit.backends.coreml.layers import KINDS
 from edgekit.backends.coreml.rounding import Stored
 from edgekit.errors import ConversionError
 from edgekit.formats import mlprogram_write
 from edgekit.formats._quiet import quiet
 from edgekit.quantize.grid import Affine
+from edgekit.tensors import Array
+
+Changed = Mapping[str, Mapping[str, Array]]
 
 HALF_SUFFIX = "_cast_fp16"
-"""What coremltools appends to the name of a result that it moved to half precision."""
+"""What coremltools appends to the name of an operator that it moved to half precision."""
 
 
 def single(folder: Path, deployment: str) -> Any:
@@ -22,11 +26,16 @@ def single(folder: Path, deployment: str) -> Any:
     return _convert(mlprogram_write.load(folder), ct.precision.FLOAT32, deployment)
 
 
-def half(folder: Path, deployment: str, stored: Sequence[Stored], kept: Collection[str]) -> Any:
-    """The program with the layers' values of `stored`, in half precision but for the operators `kept`, as a coremltools model."""
+def half(folder: Path, deployment: str, stored: Sequence[Stored], changed: Changed, kept: Collection[str]) -> Any:
+    """The program with the layers' values of `stored`, in half precision but for the operators `kept`, as a coremltools model.
+
+    `changed` are other constants of single operators, by result name and parameter.
+    """
     ct = mlprogram_write.coremltools()
     program = mlprogram_write.load(folder)
-    operations = _by_result(program)
+    operations = {operation.outputs[0].name: operation for operation in program.functions["main"].operations if operation.outputs}
+    for result, values in changed.items():
+        _set_constants(program, operations[result], result, values)
     for item in stored:
         _set_values(program, operations[item.layer.name], item)
     chosen = ct.transform.FP16ComputePrecision(op_selector=lambda operation: operation.name not in kept)
@@ -36,14 +45,14 @@ def half(folder: Path, deployment: str, stored: Sequence[Stored], kept: Collecti
 def compressed(model: Any, deployment: str, stored: Sequence[Stored], grids: Mapping[str, Affine]) -> Any:
     """A half-precision model with the weights of `stored` as integers or tables, its layers reading through the 8-bit `grids` of their inputs.
 
-    `grids` are by the name of the layer's result.
+    `grids` are by the layer's name.
     """
     ct = mlprogram_write.coremltools()
     program = mlprogram_write.program_of(model)
-    operations = _by_result(program)
+    operations = _by_name(program)
     for item in stored:
         if item.integers is not None:
-            _compress(program, operations[item.layer.name], item)
+            _compress(program, operations[item.layer.layer], item)
     quantized: dict[str, Any] = {}
     for name, chosen in grids.items():
         _quantize_input(program, operations[name], chosen, quantized)
@@ -67,18 +76,22 @@ def _convert(program: Any, precision: Any, deployment: str) -> Any:
         raise ConversionError(f"coremltools failed: {mlprogram_write.first_line(error)}") from error
 
 
-def _by_result(program: Any) -> dict[str, Any]:
-    """Operators of the main block by their result's name in the float program."""
-    operations = program.functions["main"].operations
-    return {operation.outputs[0].name.removesuffix(HALF_SUFFIX): operation for operation in operations if operation.outputs}
+def _by_name(program: Any) -> dict[str, Any]:
+    """Linear operators of the main block by their name in the float program."""
+    operations = [operation for operation in program.functions["main"].operations if operation.op_type in KINDS]
+    return {operation.name.removesuffix(HALF_SUFFIX): operation for operation in operations}
 
 
 def _set_values(program: Any, operation: Any, item: Stored) -> None:
     values = {item.layer.parameter: item.weight}
     if item.layer.kind != "matmul" and (operation.inputs.get("bias") is not None or item.bias.any()):
         values["bias"] = item.bias
+    _set_constants(program, operation, item.layer.name, values)
+
+
+def _set_constants(program: Any, operation: Any, name: str, values: Mapping[str, Array]) -> None:
     with program.functions["main"]:
-        made = {name: _builder().const(val=value, before_op=operation, name=f"{item.layer.name}_{name}") for name, value in values.items()}
+        made = {parameter: _builder().const(val=value, before_op=operation, name=f"{name}_{parameter}") for parameter, value in values.items()}
         operation.set_inputs(**made, type_inference=False)
 
 

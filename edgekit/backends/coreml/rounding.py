@@ -11,11 +11,13 @@ from typing import Any
 from edgekit.backends.coreml import layers, stream
 from edgekit.backends.coreml.layers import MilLayer
 from edgekit.backends.coreml.stream import Split, Twins
-from edgekit.quantize import bias, grid, palette, rounding
+from edgekit.quantize import grid, palette, rounding
 from edgekit.quantize.layer import correct_bias, round_layer
 from edgekit.quantize.moments import Layer, Moments, merge
 from edgekit.tensors import Array
 from edgekit.virtual.coreml.plan import Plan
+
+Progress = Callable[[int, int, str], None]
 
 HALF_DIGITS = 10
 HALF_LEAST_EXPONENT = -14
@@ -23,6 +25,8 @@ DAMPING = 0.01
 """Of the moments that half precision is rounded by: steps are so small that few samples are enough."""
 
 PALETTE_DAMPING = 0.1
+LEAST_SCALE = 2.0**-24
+"""The smallest half-precision number: scales are stored as such."""
 SMALLEST = 2048
 """Weights of fewer elements stay in half precision: coremltools' threshold, below which compression saves nothing worth its loss."""
 
@@ -61,29 +65,42 @@ def round_program(
     samples: Sequence[Mapping[str, Any]],
     recipe: Recipe,
     grids: Mapping[str, grid.Affine] | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, of, what: None,
-) -> list[Stored]:
-    """Round every linear layer but those of the operators `recipe.kept`; deterministic.
+    progress: Progress = lambda done, of, what: None,
+) -> tuple[list[Stored], str]:
+    """Round every linear layer but those of the operators `recipe.kept`, by the recipe's method, or to nearest where the outputs of held-out
+    samples are closer then; deterministic. The second value is the method used.
 
     `grids` are the 8-bit grids of activations by name, which the rounded program's layers then read through.
     """
+    if not samples or recipe.method == "nearest":
+        return _rounded(plan, samples, dataclasses.replace(recipe, method="nearest"), grids or {}, progress)[0], "nearest"
+    asked, error = _rounded(plan, samples, recipe, grids or {}, progress)
+    plain, plain_error = _rounded(plan, samples, dataclasses.replace(recipe, method="nearest"), grids or {}, progress)
+    return (asked, recipe.method) if error <= plain_error else (plain, "nearest")
+
+
+def _rounded(
+    plan: Plan, samples: Sequence[Mapping[str, Any]], recipe: Recipe, grids: Mapping[str, grid.Affine], progress: Progress
+) -> tuple[list[Stored], float]:
+    """The layers, and how far the outputs of the samples that judge are off."""
     found = [layer for layer in layers.find(plan) if layer.layer not in recipe.kept]
-    method = recipe.method if samples else "nearest"
-    twins = Twins(plan, samples if method != "nearest" else (), half=True, kept=recipe.kept)
+    method = recipe.method
+    twins = Twins(plan, samples, half=True, kept=recipe.kept)
     made: list[Stored] = []
     for number, layer in enumerate(found):
         progress(number, len(found), "rounding weights")
         linear = layer.linear(plan.steps[layer.place])
         split: tuple[Split, Split] | None = None
+        if layer.input in grids:
+            twins.read_through(layer, _on_grid(grids[layer.input]))
         if method != "nearest":
             twins.advance(layer.place, plan)
-            if grids and layer.input in grids:
-                twins.read_through(layer, _on_grid(grids[layer.input]))
             columns = stream.count(linear.weight.shape[1], twins.samples)
             split = tuple(twins.halves(layer, columns, rounded=rounded, second=method == "second-order" and rounded) for rounded in (True, False))  # type: ignore[assignment]
         made.append(_round(layer, linear, split, method, recipe, plan.steps[layer.place].constants[layer.parameter].shape))
         twins.change(layer, _constants(made[-1]))
-    return made
+    twins.advance(len(plan.steps), plan)
+    return made, twins.error(plan)
 
 
 def _on_grid(chosen: grid.Affine) -> Callable[[Any], Any]:
@@ -108,7 +125,7 @@ def _round(layer: MilLayer, linear: Layer, split: tuple[Split, Split] | None, me
         indices, entries, moved = to_table(linear, split, method, recipe.bits)
         weight = entries[indices].astype("float32")
         return Stored(layer, layer.from_matrix(weight, stored), moved, layer.from_matrix(indices, stored), entries=entries)
-    scales = _half(grid.weight_scales(linear.weight))
+    scales = _half(grid.weight_scales(linear.weight, floor=LEAST_SCALE))
     rounded = round_layer(linear, *(split or ()), method=method, scales=scales)
     weight = _half(rounded.weight).astype("float32")
     moved = _half(rounded.bias).astype("float32")
@@ -121,7 +138,7 @@ def to_half(linear: Layer, split: tuple[Split, Split] | None, method: str) -> tu
 
     wanted_bias = linear.bias.astype(np.float64)
     if split is not None:
-        wanted_bias = bias.corrected(linear, linear.weight.astype(np.float64), *(_both(half).mean for half in reversed(split)))
+        wanted_bias = correct_bias(linear, linear.weight.astype(np.float64), split[0], split[1], linear.bias)
     plain = _half(np.concatenate([linear.weight, wanted_bias[:, None]], axis=1))
     if split is None or method != "second-order":
         return plain[:, :-1].astype(np.float32), plain[:, -1].astype(np.float32)

@@ -72,6 +72,19 @@ class Twins:
         self._through[layer.place] = function
         self.steps[layer.place] = dataclasses.replace(step, kernel=lambda x, **others: step.kernel(x=function(x), **others))
 
+    def error(self, plan: Plan) -> float:
+        """How far the rounded outputs of the samples that judge are off, behind the last operator: the worst output's squared error over
+        its power, 0 without samples.
+        """
+        judges = [n for n in range(self.samples) if n % HELD_OUT == HELD_OUT - 1] or list(range(self.samples))
+        worst = 0.0
+        for name in plan.outputs if judges else ():
+            pairs = [(self._float[n][name].double(), self._rounded[n][name].double()) for n in judges if name in self._float[n]]
+            power = sum(float((right**2).sum()) for right, _ in pairs)
+            off = sum(float(((right - got) ** 2).sum()) for right, got in pairs)
+            worst = max(worst, off / power if power else off)
+        return worst if worst == worst else float("inf")  # not a number: as bad as can be
+
     def _round(self, step: Any, values: dict[str, Any]) -> None:
         if self._half and step.operation.name not in self._kept:
             for output in step.operation.outputs:

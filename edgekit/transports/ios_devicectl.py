@@ -1,0 +1,111 @@
+"""A phone by `xcrun devicectl`, the command of Xcode 15 and later."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from edgekit.errors import DeviceError, MissingPackageError
+from edgekit.transports.failures import failure, last_line
+
+TIMEOUT_S = 300
+WORDS = (
+    ("not installed", "unsupported", "the runner app is not installed", "build apps/ios/EdgekitRunner.xcodeproj and install it"),
+    ("developer mode", "unsupported", "developer mode is off", "switch it on: Settings, Privacy & Security, Developer Mode"),
+    ("locked", "unauthorized", "the phone is locked", "unlock it"),
+    ("not found", "not-found", "there is no such phone", "'xcrun devicectl list devices' lists those that are there"),
+)
+
+
+def open(udid: str, bundle_id: str) -> Devicectl:
+    """The phone `udid`. Raises `MissingPackageError` without Xcode's tools, `DeviceError` when none is connected or several are."""
+    if shutil.which("xcrun") is None:
+        raise MissingPackageError("devicectl needs Xcode's command line tools, and there is no xcrun here", "xcode-select --install")
+    return Devicectl(udid or _only_one(), bundle_id)
+
+
+class Devicectl:
+    """One phone."""
+
+    def __init__(self, udid: str, bundle_id: str) -> None:
+        self._udid = udid
+        self._container = ["--device", udid, "--domain-type", "appDataContainer", "--domain-identifier", bundle_id]
+        self._bundle = bundle_id
+
+    def describe(self) -> dict[str, str]:
+        """Model and system."""
+        found = next((phone for phone in _phones() if phone["hardwareProperties"].get("udid") == self._udid), {})
+        hardware, system = found.get("hardwareProperties", {}), found.get("deviceProperties", {})
+        named = {
+            "UniqueDeviceID": self._udid,
+            "ProductType": hardware.get("productType"),
+            "ProductVersion": system.get("osVersionNumber"),
+            "BuildVersion": system.get("osBuildUpdate"),
+            "CPUArchitecture": hardware.get("cpuType", {}).get("name"),
+        }
+        return {name: str(value) for name, value in named.items() if value}
+
+    def put(self, folder: Path, place: str) -> None:
+        """Copy a folder into the app's container."""
+        self._run("device", "copy", "to", *self._container, "--source", str(folder), "--destination", place)
+
+    def launch(self, arguments: list[str]) -> None:
+        """Start the app anew."""
+        self._run("device", "process", "launch", "--terminate-existing", "--device", self._udid, self._bundle, *arguments)
+
+    def holds(self, place: str) -> bool:
+        """Whether a file can be copied from the container."""
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                self._run("device", "copy", "from", *self._container, "--source", place, "--destination", str(Path(scratch, "file")))
+            except DeviceError as error:
+                if error.reason == "unauthorized":
+                    raise
+                return False
+        return True
+
+    def fetch(self, place: str, folder: Path) -> None:
+        """Copy a folder from the container."""
+        with tempfile.TemporaryDirectory() as scratch:
+            self._run("device", "copy", "from", *self._container, "--source", place, "--destination", str(Path(scratch, "result")))
+            for path in Path(scratch, "result").iterdir():
+                if path.is_file() and not path.is_symlink():
+                    shutil.copyfile(path, folder / path.name)
+
+    def remove(self, place: str) -> None:
+        """Nothing: devicectl has no command for it; the app clears old runs when it starts."""
+
+    def _run(self, *arguments: str) -> None:
+        _devicectl(list(arguments), f"ios:{self._udid}")
+
+
+def _phones() -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "devices.json")
+        _devicectl(["list", "devices", "--json-output", str(path)], "ios:")
+        found: list[dict[str, Any]] = json.loads(path.read_bytes())["result"]["devices"]
+        return found
+
+
+def _only_one() -> str:
+    udids = [phone["hardwareProperties"]["udid"] for phone in _phones() if phone.get("connectionProperties", {}).get("pairingState") == "paired"]
+    if len(udids) != 1:
+        what = f"{len(udids)} phones are paired: {', '.join(udids)}" if udids else "no phone is paired"
+        raise failure("ios:", "several-devices" if udids else "no-device", what, "name one: ios:UDID" if udids else "plug one in and unlock it")
+    return str(udids[0])
+
+
+def _devicectl(arguments: list[str], device: str) -> None:
+    try:
+        done = subprocess.run(["xcrun", "devicectl", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S607  (Xcode decides where xcrun lies)
+    except subprocess.TimeoutExpired as error:
+        raise failure(device, "hung", f"devicectl {arguments[0]} did not end within {TIMEOUT_S} s") from error
+    if done.returncode:
+        said = done.stderr + done.stdout
+        row = next((row for row in WORDS if row[0] in said.lower()), None)
+        reason, what, hint = row[1:] if row else ("failed", last_line(done.stderr) or f"devicectl ended with {done.returncode}", None)
+        raise failure(device, reason, what, hint)
