@@ -18,7 +18,10 @@ KINDS = {"conv": "weight", "linear": "weight", "matmul": "y"}
 
 @dataclasses.dataclass(frozen=True)
 class MilLayer:
-    """A linear operator with a constant weight. `layer` is its own name, `name` its result's, `axis` the weight's output axis, `input` what it reads."""
+    """A linear operator with a constant weight.
+
+    `layer` is its own name, `name` its result's, `axis` the weight's output axis, `input` what it reads.
+    """
 
     place: int
     kind: str
