@@ -132,7 +132,9 @@ class _Run:
         for index, name in enumerate(unit.head.input):
             if name in self._net.constants:
                 values = self._net.constants[name].astype(np.float64)
-                made[unit.output, index] = _stored(values, ranges.best(values, float(np.abs(values).max(initial=0))))
+                limits = ranges.constant_range(unit.head.op_type, self._positions[unit.head.input[1 - index]], self._positions[unit.output])
+                position = ranges.clamp(ranges.best(values, float(np.abs(values).max(initial=0))), limits)
+                made[unit.output, index] = _stored(values, position)
         return made
 
     def _weights(self, unit: Unit) -> dict[tuple[str, int], Stored]:

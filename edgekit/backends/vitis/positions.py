@@ -57,6 +57,13 @@ def bias_range(cut: int, accumulator: int, leaky: bool) -> tuple[int, int]:
     return accumulator - SHIFT_BIAS_MAX, accumulator - lowest_shift
 
 
+def constant_range(kind: str, given: int, out: int) -> tuple[int, int]:
+    """Lowest and highest position of a constant that is added to, or multiplied with, a tensor of position `given`."""
+    if kind == "Mul":
+        return out - given + SHIFT_WRITE_MUL[0], out - given + SHIFT_WRITE_MUL[1]
+    return max(given - SHIFT_READ_MAX, out + SHIFT_WRITE_ADD[0]), given + SHIFT_READ_MAX
+
+
 def choose(net: Net, units: Sequence[Unit], seen: Mapping[str, Seen], fixed: Mapping[str, int]) -> dict[str, int]:
     """Legal positions of every tensor in `seen`, as close to the best (or to the `fixed` one) as the ranges allow."""
     found = {name: fixed[name] if name in fixed else best(one.values, float(one.largest.max(initial=0))) for name, one in seen.items()}
@@ -102,7 +109,7 @@ def _move(net: Net, unit: Unit, positions: dict[str, int]) -> None:
     """Change the positions around one unit to what its shifts allow."""
     kind, out = unit.head.op_type, unit.output
     inputs = [name for name in net.unit_data(unit) if name in positions]
-    if kind in ("Add", "Sub") and len(inputs) == 2:
+    if kind in ("Add", "Sub") and inputs:
         low = min(positions[name] for name in inputs)
         for name in inputs:
             positions[name] = min(positions[name], low + SHIFT_READ_MAX)
