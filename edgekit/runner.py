@@ -90,13 +90,14 @@ def write_job(bundle: Bundle, folder: Path, facts: Facts, options: RunOptions) -
     target = manifest.target
     bundle.extract(manifest.artifact.main, folder)
     samples = tuple(_write_inputs(bundle, folder, sample) for sample in range(len(manifest.golden.samples)))
+    native = facts.runner == "native"
     job = Job(
         runtime=target.runtime.name,
         artifact=Path(manifest.artifact.main).name,
         samples=samples,
         outputs=manifest.signature.outputs,
-        library=_add_native(folder, facts, manifest, options) if facts.runner == "native" else "",
-        accelerator=options.accelerator or target.runtime.accelerator,
+        library=_add_native(folder, facts, manifest, options) if native else "",
+        accelerator=options.accelerator or (runtimes.ON_BOARD.get(target.runtime.name, "") if native else "") or target.runtime.accelerator,
         threads=min(options.threads, facts.cores or options.threads),
         affinity=options.affinity,
         warmup_runs=options.warmup_runs,
@@ -142,6 +143,9 @@ def golden(bundle: Bundle, kind: str) -> tuple[dict[str, Array], ...]:
 
 
 def _add_native(folder: Path, facts: Facts, manifest: Manifest, options: RunOptions) -> str:
+    if manifest.target.runtime.name in runtimes.ON_BOARD:
+        runtimes.write_python_runner(folder / "runner")
+        return ""
     library = runtimes.library(manifest.target.runtime.name, facts.platform, options.runtime_library)
     shutil.copy(runtimes.runner(facts.platform), folder / "runner")
     shutil.copy(library, folder / library.name)

@@ -65,6 +65,21 @@ _ANDROID_SOURCE = {
 _NAMES = {"litert": ("libLiteRt.so", "libtensorflowlite_c.so", "libtensorflowlite_jni.so"), "onnxruntime": ("libonnxruntime.so",)}
 
 
+ON_BOARD = {"dpu": "vitisai"}
+"""Runtimes that a board has in its own Python (its image brings them, no wheel does) -> the accelerator that is its chip."""
+
+_PYTHON_RUNNER = """#!/bin/sh
+# The board's own Python holds the runtime, and edgekit beside it executes the job.
+exec "${EDGEKIT_PYTHON:-python3}" -m edgekit.hostrun "$@"
+"""
+
+
+def write_python_runner(path: Path) -> None:
+    """The runner of a board whose Python (`$EDGEKIT_PYTHON` there, or `python3`) has both the runtime and edgekit."""
+    path.write_text(_PYTHON_RUNNER, encoding="utf-8")
+    path.chmod(0o755)
+
+
 def cache() -> Path:
     """Where built runners and installed libraries live: `$EDGEKIT_CACHE`, or the user's cache folder."""
     configured = os.environ.get("EDGEKIT_CACHE")

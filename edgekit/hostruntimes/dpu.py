@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from edgekit import __version__
 from edgekit.errors import EdgekitError, RunnerError
 from edgekit.hostruntimes import Executable, Runtime, check_options, match, onnxruntime
@@ -23,11 +25,23 @@ def open(job: Job) -> Runtime:
     """The reference, or ONNX Runtime with its VitisAI provider. Raises `RunnerError` (stages `library` and `prepare`)."""
     if job.accelerator == "vitisai":
         provided = onnxruntime.open(job)
-        return Runtime(provided.version, lambda artifact: provided.load(_file(artifact)))
+        return Runtime(provided.version, lambda artifact: _OnBoard(provided.load(_file(artifact))))
     if job.accelerator != "dpu":
         raise RunnerError(f"the runtime dpu has no accelerator {job.accelerator!r}; it has dpu (the integer reference) and vitisai", stage="prepare")
     check_options(job, ("rounding",))
     return Runtime(f"edgekit {__version__} integer reference", lambda artifact: _load(job, artifact))
+
+
+class _OnBoard:
+    """A session of ONNX Runtime whose provider is the DPU."""
+
+    def __init__(self, inner: Executable) -> None:
+        self.set_inputs, self.invoke, self.outputs, self.counters = inner.set_inputs, inner.invoke, inner.outputs, inner.counters
+        self._inner = inner
+
+    def delegation(self) -> Delegation | None:
+        found = self._inner.delegation()
+        return None if found is None else msgspec.structs.replace(found, delegate="dpu")
 
 
 def _file(artifact: Path) -> Path:
