@@ -53,6 +53,8 @@ CASES = [
     Case("hard-swish", f"{RAMP} p = Mul (c, x) y = Mul (p, sixth)", "Clip", "HardSwish", f"{RAMP} p = Mul (c, x) y = Mul (p, six)", SIX),
     Case("hard-swish-gate", "g = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x) y = Mul (x, g)", "HardSigmoid", "HardSwish",
          "g = HardSigmoid (x) y = Mul (x, g)"),
+    Case("max-infinity", "a = Max (low, x) y = Abs (a)", "Max", "Identity", "a = Max (x, high) y = Abs (a)", {"low": F(-np.inf), "high": F(np.inf)}),
+    Case("min-infinity", "a = Min (x, high) y = Abs (a)", "Min", "Identity", "a = Min (x, x) y = Abs (a)", {"high": F(np.inf)}),
     Case("div-chain", "d = Div (x, four) y = Div (d, six)", "Div", "Mul", "d = Div (x, four) y = Div (six, d)", SIX),
     Case("layer-norm", f"{LAYER} y = Div (d, s)", "ReduceMean", "LayerNormalization",
          f"{LAYER.replace('(d, two)', '(x, two)')} y = Div (d, s)", NORM),

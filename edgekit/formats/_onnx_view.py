@@ -32,7 +32,7 @@ def graph(proto: Any, file_bytes: int) -> Graph:
     onnx = require("onnx", extra="onnx", purpose="reading an ONNX model")
     main = proto.graph
     values = {tensor.name: tensor for tensor in main.initializer}
-    steps, shapes = _steps(main, values), _shapes(onnx.shape_inference.infer_shapes(_castlike(proto, values), data_prop=True).graph)
+    steps, shapes = _steps(main, values), _shapes(_inferred(_castlike(proto, values)).graph)
     names = list(dict.fromkeys([*(v.name for v in main.input), *(n for node in main.node for n in (*node.input, *node.output) if n)]))
     tensors = tuple(_tensor(name, shapes, values, steps) for name in names)
     place = {name: index for index, name in enumerate(names)}
@@ -106,6 +106,18 @@ class _Reading:
         if node.op_type == "ConvTranspose":
             return math.prod(data) * math.prod(weight[1:])
         return math.prod(result) * (data[-1] if data else 0)
+
+
+def _inferred(proto: Any) -> Any:
+    """With shapes as far as onnx finds them: following values through small constants sometimes contradicts itself, and is left out then."""
+    import onnx
+
+    for follow in (True, False):
+        try:
+            return onnx.shape_inference.infer_shapes(proto, data_prop=follow)
+        except onnx.shape_inference.InferenceError:
+            continue
+    return proto
 
 
 def _castlike(proto: Any, values: Mapping[str, Any]) -> Any:

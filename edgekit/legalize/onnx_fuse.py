@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from edgekit.legalize.onnx_rules import Rule
-from edgekit.legalize.onnx_values import attribute, constant, near, number, shape
+from edgekit.legalize.onnx_values import array, attribute, constant, near, number, shape
 
 
 def _erf(op: Any, x: Any, root: Any, one: Any, divides: bool) -> Any:
@@ -109,6 +110,24 @@ def _one_factor(op: Any, x: Any, first: Any, second: Any) -> Any:
     return op.Mul(x, constant(op, 1 / (values[0] * values[1])))
 
 
+def _bounded(kind: str) -> Callable[..., Any]:
+    def pattern(op: Any, x: Any, bound: Any) -> Any:
+        return getattr(op, kind)(x, bound, _outputs=["out"])
+
+    return pattern
+
+
+def _unbounded(sign: float) -> Callable[..., Any]:
+    """A bound at infinity bounds nothing."""
+
+    def replace(op: Any, x: Any, bound: Any, out: Any) -> Any:
+        value = array(bound)
+        nothing = value is not None and value.dtype.kind == "f" and bool((value == sign * math.inf).all())
+        return op.Identity(x) if nothing and shape(x) is not None and shape(x) == shape(out) else None
+
+    return replace
+
+
 GELU = (_gelu_half_first, _gelu_half_first_scaled, _gelu_half_last, _gelu_half_last_scaled, _gelu_half_inside, _gelu_half_inside_scaled)
 
 RULES = (
@@ -120,5 +139,7 @@ RULES = (
     Rule("hard-swish", "written out with Clip: one operator has one range to quantize", ("Clip", "Add", "Mul"), ("HardSwish",),
          (_hard_swish_after, _hard_swish_after_scaled), _hard_swish_written_out),
     Rule("hard-swish-gate", "its gate was an operator of its own", ("HardSigmoid", "Mul"), ("HardSwish",), (_hard_swish_of_sigmoid,), _hard_swish),
+    Rule("max-infinity", "a bound at infinity bounds nothing, and no integer stands for it", ("Max",), (), (_bounded("Max"),), _unbounded(-1.0)),
+    Rule("min-infinity", "a bound at infinity bounds nothing, and no integer stands for it", ("Min",), (), (_bounded("Min"),), _unbounded(1.0)),
     Rule("div-chain", "two divisions by constants are one multiplication", ("Div",), ("Mul",), (_div_chain,), _one_factor, commutes=False),
 )  # fmt: skip

@@ -55,6 +55,17 @@ def _average_pool(_view: View, operator: Operator) -> str | None:
     return None
 
 
+def _conv_transpose(view: View, operator: Operator) -> str | None:
+    """Whether rows are given out that no input reaches: by output padding (or an output shape) beyond the padding cut off at the end."""
+    data, weight, out = view.data(operator)[0].shape[2:], view.tensor(operator, 1), view.output(operator).shape[2:]
+    rank, attributes = len(data), operator.attributes
+    strides, dilations, pads = (attributes.get(n, [d] * c) for n, d, c in (("strides", 1, rank), ("dilations", 1, rank), ("pads", 0, 2 * rank)))
+    kernel = weight.shape[2:] if weight else ()
+    reach = [(d - 1) * s + (k - 1) * e + 1 - p for d, s, k, e, p in zip(data, strides, kernel, dilations, pads, strict=False)]
+    beyond = any(o > r for o, r in zip(out, reach, strict=False))
+    return "the output reaches further than the kernel does, and comes back undefined there" if beyond else None
+
+
 def _lp_pool(_view: View, operator: Operator) -> str | None:
     padded = any(operator.attributes.get("pads", ())) or operator.attributes.get("auto_pad", "NOTSET").startswith("SAME")
     return "with padding it is wrong, or ends the simulator" if padded else None
@@ -87,6 +98,7 @@ def _layer_norm(view: View, operator: Operator) -> str | None:
 
 _WRONG: dict[str, Callable[[View, Operator], str | None]] = {
     "AveragePool": _average_pool,
+    "ConvTranspose": _conv_transpose,
     "LpPool": _lp_pool,
     "Reciprocal": _reciprocal,
     "Resize": _resize,
