@@ -101,6 +101,13 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session
+def conformance(session: nox.Session) -> None:
+    """Every ONNX operator test through the Hexagon route on the HTP simulator; writes docs/onnx-conformance.md (about ten minutes)."""
+    install(session, "dev")
+    session.run("python", "-m", "tests.conformance.write_table", "2", env={"PYTHONPATH": str(Path.cwd())})
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Benchmarks, as ratios against the plain tool run side by side."""
     install_system_packages(session)

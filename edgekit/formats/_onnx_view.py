@@ -29,7 +29,6 @@ def graph(proto: Any, file_bytes: int) -> Graph:
     An operator whose inputs are dequantized, or whose output is quantized, says so: attribute `stored_inputs` holds the dtype behind each
     input (empty where there is none), `stored_outputs` the one each output becomes, `channel_inputs` the positions with a scale per channel.
     """
-    onnx = require("onnx", extra="onnx", purpose="reading an ONNX model")
     main = proto.graph
     values = {tensor.name: tensor for tensor in main.initializer}
     steps, shapes = _steps(main, values), _shapes(_inferred(_castlike(proto, values)).graph)

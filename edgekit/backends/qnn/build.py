@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from edgekit import budget
+from edgekit import budget, opset
 from edgekit.backends import Artifact, Candidate, Context
 from edgekit.backends.qnn import mixed
 from edgekit.errors import ConversionError, RunnerError, UsageError, close_match
@@ -189,10 +189,17 @@ class _Source:
         try:
             onnxruntime_qnn.session(*place, folder / "context.onnx")
         except RunnerError as error:
-            left = onnxruntime_qnn.left_over(*place)
-            named = ", ".join(f"{kind} in layer {name}" for kind, name in left[:5] if not kind.endswith("uantizeLinear"))
+            named = _not_taken(*place)
             what = f"the HTP simulator does not take {named}" if named else f"the HTP simulator does not take the model: {error.message}"
             raise ConversionError(what, "'edgekit inspect MODEL' lists its operators") from error
+
+
+def _not_taken(model: Path, arch: int, soc_model: int) -> str:
+    """The operators that the provider leaves to the CPU, or where it cannot say, those that its table lacks."""
+    left = onnxruntime_qnn.left_over(model, arch, soc_model)
+    verdicts = opset.judge(_onnx_view.read(model), "hexagon") if not left else ()
+    named = [*left, *((v.type, v.name) for v in verdicts if v.status != "accelerated")]
+    return ", ".join(f"{kind} in layer {name}" for kind, name in named[:5] if not kind.endswith("uantizeLinear"))
 
 
 def _told(built: Build, desk_bytes: int) -> tuple[str, ...]:
