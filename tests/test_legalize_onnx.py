@@ -16,7 +16,7 @@ from edgekit.qdq import protos
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
-RULES = {rule.name: rule for rule in (*onnx_fuse.RULES, *onnx_split.RULES, *onnx_norms.RULES, *onnx_resize.RULES, *onnx_rank.RULES)}
+RULES = {rule.name: rule for rule in reversed((*onnx_fuse.RULES, *onnx_split.RULES, *onnx_norms.RULES, *onnx_resize.RULES, *onnx_rank.RULES))}
 F = np.float32
 
 
@@ -79,6 +79,7 @@ CASES = [
     Case("reduce-log-sum", "a = Abs (x) y = ReduceLogSum <axes = [1]> (a)", "ReduceLogSum", "Log", "y = ReduceL1 (x)"),
     Case("reduce-log-sum-exp", "y = ReduceLogSumExp <axes = [3]> (x)", "ReduceLogSumExp", "ReduceMax",
          "y = ReduceLogSumExp <axes = [3], keepdims = 0> (x)"),
+    Case("reduce-axes", "y = ReduceSum (x)", "", "ReduceSum", "y = ReduceSum (x, over)", {"over": np.array([1])}),
     Case("max-pairwise", "a = Abs (x) y = Max (x, a, x)", "", "Max", "a = Abs (x) y = Max (x, a)"),
     Case("min-pairwise", "y = Min (x)", "Min", "Identity", "a = Abs (x) y = Min (x, a)"),
     Case("sum-pairwise", "y = Sum (x, x, x)", "Sum", "Add", "y = Sum (x, x)"),

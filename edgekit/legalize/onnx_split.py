@@ -57,6 +57,28 @@ def _reduce_log_sum_exp(op: Any, x: Any, out: Any) -> Any:
     return op.Add(op.Log(op.ReduceSum(op.Exp(op.Sub(x, largest)), constant(op, over, "int64"), keepdims=1)), largest)
 
 
+def _all_axes(kind: str) -> Callable[..., Any]:
+    """A reduction over everything names its axes."""
+
+    def replace(op: Any, x: Any, out: Any) -> Any:
+        node, sizes = out.producer(), shape(x)
+        if not sizes or axes(node) != () or attribute(node, "noop_with_empty_axes", 0):
+            return None
+        every, keep = list(range(len(sizes))), attribute(node, "keepdims", 1)
+        if kind == "ReduceSum" or len(node.inputs) > 1 or "axes" not in _attributes_of(kind, node):
+            return getattr(op, kind)(x, constant(op, every, "int64"), keepdims=keep)
+        return getattr(op, kind)(x, keepdims=keep, axes=every)
+
+    return replace
+
+
+def _attributes_of(kind: str, node: Any) -> tuple[str, ...]:
+    """Names that the operator's own definition has in the node's operator set."""
+    import onnx
+
+    return tuple(onnx.defs.get_schema(kind, node.graph.opset_imports.get("", 17), "").attributes)
+
+
 def _pairwise(kind: str) -> Callable[..., Any]:
     def replace(op: Any, x: Any, out: Any) -> Any:
         inputs = list(out.producer().inputs)
@@ -155,6 +177,8 @@ RULES = (
     _split("reduce-sum-square", "ReduceSumSquare", ("Mul", "ReduceSum"), _reduce_sum_square),
     _split("reduce-log-sum", "ReduceLogSum", ("ReduceSum", "Log"), _reduce_log_sum),
     _split("reduce-log-sum-exp", "ReduceLogSumExp", ("ReduceMax", "Sub", "Exp", "ReduceSum", "Log", "Add"), _reduce_log_sum_exp),
+    *(Rule("reduce-axes", "a reduction over everything names its axes", (kind,), (kind,), (_any(kind),), _all_axes(kind), commutes=False)
+      for kind in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")),
     _split("max-pairwise", "Max", ("Max",), _pairwise("Max"), "the target takes two inputs"),
     _split("min-pairwise", "Min", ("Min",), _pairwise("Min"), "the target takes two inputs"),
     _split("sum-pairwise", "Sum", ("Add",), _pairwise("Add"), "the target takes two inputs"),

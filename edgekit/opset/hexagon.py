@@ -96,6 +96,10 @@ def _layer_norm(view: View, operator: Operator) -> str | None:
     return "it has no bias, and 16-bit ones need one" if view.tensor(operator, 2) is None else None
 
 
+def _batch_norm(_view: View, _operator: Operator) -> str | None:
+    return "standing alone it needs 8-bit parameters: write it as a product and a sum"
+
+
 _WRONG: dict[str, Callable[[View, Operator], str | None]] = {
     "AveragePool": _average_pool,
     "ConvTranspose": _conv_transpose,
@@ -106,4 +110,8 @@ _WRONG: dict[str, Callable[[View, Operator], str | None]] = {
     "ScatterElements": _scatter,
     "Tan": _tan,
 }
-_EXTRA: dict[str, Callable[[View, Operator], str | None]] = {"Gemm": _gemm, "LayerNormalization": _layer_norm}
+_EXTRA: dict[str, Callable[[View, Operator], str | None]] = {
+    "BatchNormalization": _batch_norm,
+    "Gemm": _gemm,
+    "LayerNormalization": _layer_norm,
+}

@@ -101,9 +101,12 @@ def _caught(outcome: Outcome, got: dict[str, Any], wanted: dict[str, Any]) -> Ou
 
 
 def _operator(name: str, model: Any) -> str:
-    """The operator under test: the only one, or the first of a function body written out."""
+    """The operator under test; for its definition in other operators, the one that the case without `_expanded` tests."""
+    base, written_out, _ = name.partition("_expanded")
+    if written_out and base in cases():
+        return f"{_operator(base, onnx.load(cases()[base] / 'model.onnx'))} (written out)"
     kinds = [node.op_type for node in model.graph.node if node.op_type != "Constant"]
-    return kinds[0] if len(kinds) == 1 else f"{name.removeprefix('test_').partition('_expanded')[0]} (written out)"
+    return kinds[0] if kinds else "Constant"
 
 
 def _data(folder: Path, model: Any, side: str) -> dict[str, Any]:

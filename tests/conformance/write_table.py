@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -64,6 +65,7 @@ def _row(operator: str, outcomes: Sequence[Outcome]) -> str:
 def _plain(outcome: Outcome) -> str:
     """A reason without the case's own names, in one cell."""
     reason = outcome.reason.removeprefix(f"{outcome.name}: ").partition(" Status Message:")[0]
+    reason = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", reason.replace(outcome.name, "")).partition("/onnxruntime_src")[0]
     return " ".join(reason.replace("|", "/").split())[:160]
 
 
