@@ -116,14 +116,16 @@ def compare(opened: Bundle, outputs: Sequence[Arrays]) -> tuple[Comparison, ...]
 
 
 def planned_placement(manifest: Manifest, run: Run) -> Placement | None:
-    """What the bundle planned on its first delegate, beside what the device reports; None for a target without delegates."""
-    if not manifest.target.delegates or run.job.accelerator == "cpu":
+    """What the bundle planned on the delegate asked for (else on its first), beside what the device reports; None without delegates."""
+    delegates, asked = manifest.target.delegates, run.job.accelerator
+    if not delegates or asked == "cpu":
         return None
-    planned = manifest.target.delegates[0]
+    planned = next((delegate for delegate in delegates if delegate.endswith(f"_{asked}")), delegates[0])  # ort_xnnpack where xnnpack was asked for
     verdicts = [verdict for verdict in manifest.verdicts if verdict.delegate == planned]
     later = [verdict for verdict in verdicts if verdict.since and (run.runtime_release or (0,)) < runtimes.release(verdict.since)]
     accelerated = sum(verdict.status == "accelerated" for verdict in verdicts) - len(later)
-    return Placement(planned, accelerated, len(verdicts), run.result.delegation, _newer(manifest, run, later))
+    name = asked if planned.endswith(f"_{asked}") else planned
+    return Placement(name, accelerated, len(verdicts), run.result.delegation, _newer(manifest, run, later))
 
 
 def _newer(manifest: Manifest, run: Run, later: Sequence[Verdict]) -> str:

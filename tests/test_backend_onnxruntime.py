@@ -142,3 +142,24 @@ def test_edges_other_than_float_are_refused(tmp_path: Path) -> None:
     context = Context(target.load("android-arm64-ort"), [], tmp_path)
     with pytest.raises(ConversionError, match="own edges, not int8"):
         backend.prepare(net(tmp_path / "net.onnx"), dataclasses.replace(context, io="int8"))
+
+
+def test_full_range_products_do_not_saturate(tmp_path: Path) -> None:
+    """64 activations of 255 steps times weights of 127: a 16-bit sum of two products would overflow."""
+    from edgekit.qdq.rounding import Weights
+    from edgekit.qdq.write import Policy, write
+    from edgekit.quantize.ranges import histogram
+
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[1, 64] x) => (float[1, 4] y) { y = Gemm (x, w, b) }')
+    weight = np.where(np.arange(256).reshape(64, 4) % 3, 127, -127).astype(np.float32)
+    for name, value in (("w", weight), ("b", np.zeros(4, np.float32))):
+        protos.set_constant(model, name, value)
+    x = np.full((1, 64), 255, np.float32)
+    right = x @ weight
+    seen = {"x": histogram(x, 0, 255), "y": histogram(right, float(min(right.min(), 0)), float(max(right.max(), 0)))}
+    made = write(Weights(protos.canonical(model), {"w": np.ones(4)}), seen, Policy(8, "minmax"))
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    signature = formats.open(str(tmp_path / "m.onnx")).signature
+    got = backend.emulate(Artifact(tmp_path / "m.onnx", "onnx", signature, Candidate("w8a8"))).run({"x": x})["y"]
+    step = (max(right.max(), 0) - min(right.min(), 0)) / 255
+    assert np.abs(got - right).max() <= step
