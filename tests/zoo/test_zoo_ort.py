@@ -36,7 +36,7 @@ CELLS = (
     Cell("ppocr-cls", "w8a8", 25.0, 300_000),
     Cell("silero-vad", "fp16", 55.0, 660_000),
     Cell("magika", "w8", 35.0, 850_000),
-    Cell("basic-pitch-onnx", "fp16", 40.0, 550_000),
+    Cell("basic-pitch-onnx", "w8", 20.0, 380_000),
 )
 
 
