@@ -135,6 +135,7 @@ def _newer(manifest: Manifest, run: Run, later: Sequence[Verdict]) -> str:
     has = f"is {'.'.join(map(str, run.runtime_release))}" if run.runtime_release else "does not tell its version"
     return f"{later[0].delegate} takes {kinds}; the {manifest.target.runtime.name} on the device {has}, so {len(later)} of them are not planned there"
 
+
 def check_device(facts: Facts, manifest: Manifest, unit: Unit) -> None:
     """Refuse a device that cannot run this target's artifact: another CPU architecture, or another chip than it was built for.
 
