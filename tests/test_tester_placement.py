@@ -16,7 +16,8 @@ def placement(target_name: str, accelerator: str) -> Any:
     profile = target.load(target_name)
     verdicts = [Verdict(i, "Conv", "c", d, "accelerated" if i < n else "fallback") for n, d in enumerate(profile.delegates, 1) for i in range(4)]
     manifest = SimpleNamespace(target=profile, verdicts=tuple(verdicts))
-    run = SimpleNamespace(runtime_release=(1, 24, 2), job=SimpleNamespace(accelerator=accelerator), result=SimpleNamespace(delegation=Delegation(accelerator, 4, 4, 1)))
+    result = SimpleNamespace(delegation=Delegation(accelerator, 4, 4, 1))
+    run = SimpleNamespace(runtime_release=(1, 24, 2), job=SimpleNamespace(accelerator=accelerator), result=result)
     return tester.planned_placement(manifest, run)  # type: ignore[arg-type]  # what the function reads of them
 
 
