@@ -1,6 +1,7 @@
-"""Speed of the DPU's integer reference beside ONNX Runtime on the same QDQ file, and packaging time.
+"""Power-of-two int8 beside AMD Quark's XINT8 on the same model and samples: fidelity on held-out samples, and time; and the speed of the
+integer reference beside ONNX Runtime on the same file.
 
-python -m benchmarks.bench_dpu MODEL [DATA.npz]
+python -m benchmarks.bench_dpu MODEL CALIBRATION.npz HELD_OUT.npz
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from edgekit import formats, samples, target
 from edgekit.backends import Candidate, Context, vitis
+from edgekit.legalize import onnx_prepare
 from edgekit.virtual.dpu import reader
 
 
@@ -39,20 +41,66 @@ def onnx_runtime(path: Path) -> Any:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
+class _Reader:
+    """Calibration samples as Quark asks for them."""
+
+    def __init__(self, feeds: Sequence[dict[str, Any]]) -> None:
+        self._feeds = iter(feeds)
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._feeds, None)
+
+
+def by_quark(source: Path, made: Path, feeds: Sequence[dict[str, Any]]) -> None:
+    """Quark's XINT8 with its defaults."""
+    from quark.onnx import ModelQuantizer
+    from quark.onnx.quantization.config import Config, get_default_config
+
+    ModelQuantizer(Config(global_quant_config=get_default_config("XINT8"))).quantize_model(str(source), str(made), _Reader(feeds))
+
+
+def fidelity(wanted: list[Any], got: list[Any]) -> dict[str, float]:
+    """SQNR in dB and the share of equal largest outputs."""
+    signal, noise = (sum(float((x**2).sum()) for x in side) for side in (wanted, [w - g for w, g in zip(wanted, got, strict=True)]))
+    agreed = float(np.mean([w.argmax() == g.argmax() for w, g in zip(wanted, got, strict=True)]))
+    return {"sqnr_db": 10 * float(np.log10(signal / max(noise, 1e-30))), "top1": agreed}
+
+
 def main() -> None:
     """Print one JSON document."""
     model = formats.open(sys.argv[1])
-    data = samples.load(sys.argv[2] if len(sys.argv) > 2 else None, model.signature, None)
+    data, judged = (samples.load(path, model.signature, None) for path in sys.argv[2:4])
+    calibration, held_out = [*data.train, *data.held_out], [*judged.train, *judged.held_out]
+    name = model.signature.inputs[0].name
+    floats = formats.session(model)
+    wanted = [next(iter(floats.run(sample).values())).ravel() for sample in held_out]
     with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         start = time.perf_counter()
-        context = Context(target.load("fpga-dpuczdx8g"), data.train or data.random, Path(scratch))
-        artifact = vitis.prepare(model, context)(Candidate("w8a8"))
-        build_s = time.perf_counter() - start
+        artifact = vitis.prepare(model, Context(target.load("fpga-dpuczdx8g"), calibration, folder))(Candidate("w8a8"))
+        ours_s = time.perf_counter() - start
         file = artifact.path / vitis.MODEL_FILE
+        emulated = vitis.emulate(artifact)
+        ours = fidelity(wanted, [next(iter(emulated.run(sample).values())).ravel() for sample in held_out])
         program, session = reader.read(file), onnx_runtime(file)
-        feeds = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in program.signature.inputs}
-        ours, theirs = median_ms(lambda: program.run(feeds)), median_ms(lambda: session.run(None, feeds))
-    figures = {"build_s": build_s, "samples": len(context.calibration), "reference_ms": ours, "onnxruntime_ms": theirs, "ratio": ours / theirs}
+        feeds = {program.signature.inputs[0].name: held_out[0][name]}
+        reference_ms, theirs_ms = median_ms(lambda: program.run(feeds)), median_ms(lambda: session.run(None, feeds))
+        prepared = onnx_prepare.prepare(model)
+        entry = prepared.inputs[name]
+        (folder / "source.onnx").write_bytes(prepared.model.handle.SerializeToString())
+        start = time.perf_counter()
+        by_quark(folder / "source.onnx", folder / "quark.onnx", [{entry: sample[name]} for sample in calibration])
+        quark_s = time.perf_counter() - start
+        quark = onnx_runtime(folder / "quark.onnx")
+        theirs = fidelity(wanted, [quark.run(None, {entry: sample[name]})[0].ravel() for sample in held_out])
+    figures = {
+        "samples": len(calibration),
+        "edgekit": {"build_s": ours_s, **ours},
+        "quark": {"build_s": quark_s, **theirs},
+        "reference_ms": reference_ms,
+        "onnxruntime_ms": theirs_ms,
+        "ratio": reference_ms / theirs_ms,
+    }
     print(json.dumps(figures))
 
 

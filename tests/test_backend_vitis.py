@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from edgekit import formats, opset, target
 from edgekit import job as contract
 from edgekit.backends import Candidate, Context, vitis
-from edgekit.backends.vitis import forms
+from edgekit.backends.vitis import forms, report
 from edgekit.errors import ConversionError, UsageError
 from edgekit.transports import virtual
 from edgekit.virtual.dpu import reader
@@ -129,3 +129,42 @@ def test_an_unknown_configuration(tmp_path: Path) -> None:
     profile = msgspec.structs.replace(target.load("fpga-dpuczdx8g"), options={"arch": "DPUCZDX8G_ISA1_B4095"})
     with pytest.raises(UsageError, match=r"no DPU configuration .DPUCZDX8G_ISA1_B4095"):
         vitis.prepare(formats.open(str(network(tmp_path / "n.onnx"))), Context(profile, [], tmp_path))
+
+
+def small(kind: str) -> Any:
+    """A convolution and what a DPU may or may not take behind it."""
+    rng = np.random.RandomState(0)
+    stored = [numpy_helper.from_array((rng.randn(3, 3, 1, 1)).astype(np.float32), name) for name in ("w", "v")]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"])]
+    if kind == "leaky":
+        nodes += [helper.make_node("LeakyRelu", ["c"], ["a"], alpha=0.1)]
+    elif kind == "add-hard-swish":
+        nodes += [helper.make_node("Add", ["c", "x"], ["s"]), helper.make_node("HardSwish", ["s"], ["a"])]
+    else:
+        nodes += [helper.make_node("Add", ["c", "x"], ["s"]), helper.make_node("HardSigmoid", ["s"], ["a"], alpha=0.2)]
+    nodes.append(helper.make_node("Conv", ["a", "v"], ["y"]))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, SHAPE) for name in "xy"]
+    return helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], stored), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "left", "notice"),
+    [
+        ("leaky", 1, {}, "LeakyReLU's slope 0.1 became 26/256"),
+        ("add-hard-swish", 1, {}, ""),
+        ("hard-sigmoid", 2, {"HardSigmoid": "train with slope 1/6"}, "HardSigmoid with slope 0.2"),
+    ],
+)
+def test_activations_of_other_forms(kind: str, parts: int, left: dict[str, str], notice: str, tmp_path: Path) -> None:
+    onnx.save(small(kind), tmp_path / "m.onnx")
+    model = formats.open(str(tmp_path / "m.onnx"))
+    artifact = vitis.prepare(model, Context(target.load("fpga-dpuczdx8g"), samples(4, 0), tmp_path))(Candidate("w8a8"))
+    graph = vitis.graph(artifact)
+    assert report.parts(graph) == parts
+    on_cpu = {operator.type: operator.attributes["suggestion"] for operator in graph.operators if operator.attributes.get("cpu")}
+    assert set(on_cpu) == set(left)
+    assert all(left[kind] in suggestion for kind, suggestion in on_cpu.items())
+    assert notice in " ".join(artifact.notices)
+    sample = samples(1, 5)[0]
+    wanted, got = formats.session(model).run(sample)["y"], vitis.emulate(artifact).run(sample)["y"]
+    assert np.abs(wanted - got).max() < 0.1 * np.abs(wanted).max()
