@@ -9,18 +9,16 @@ from typing import Any
 
 import msgspec
 
-from edgekit.errors import ConversionError, UsageError, close_match, require
-from edgekit.tensors import Array, Signature, TensorSpec
+from edgekit.errors import UsageError, close_match, require
+from edgekit.tensors import Array, Signature
 from edgekit.virtual.dpu import edges, kernels
 from edgekit.virtual.dpu.activations import ACTIVATIONS
 from edgekit.virtual.dpu.arithmetic import ROUNDINGS, Rounding, position, requantize
+from edgekit.virtual.dpu.loading import attributes_of, edge, load, shapes_of, with_scales
 from edgekit.virtual.dpu.movement import BUILDERS
 from edgekit.virtual.dpu.operands import Accumulated, Operand, refuse
 from edgekit.virtual.dpu.operators import averaged, scaled
 from edgekit.virtual.dpu.program import Program, Step, last_uses
-
-OPSETS = range(13, 24)
-"""QuantizeLinear with an axis is 13; from 24 on operators are unknown here."""
 
 CPU_KEY = "edgekit.cpu"
 """Metadata of an artifact: a JSON list of the operators (by their first output) that run on the CPU in float, by plan."""
@@ -53,7 +51,7 @@ def read(source: Path | Any, rounding: str | None = None, *, allow_cpu: bool = T
     host does. Raises `ConversionError` naming the operator for: an opset outside 13 to 23, a dynamic shape, a scale that is not a power
     of two, a zero point, another type than int8, operators in float that the file does not plan for the CPU (any, without `allow_cpu`).
     """
-    proto = _load(source)
+    proto = load(source)
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
     rule = rounding or metadata.get(ROUNDING_KEY, "half_even")
     if rule not in ROUNDINGS:
@@ -61,8 +59,8 @@ def read(source: Path | Any, rounding: str | None = None, *, allow_cpu: bool = T
     planned = frozenset(msgspec.json.decode(metadata.get(CPU_KEY, "[]"), type=list[str])) if allow_cpu else frozenset[str]()
     onnx = require("onnx", extra="onnx", purpose="reading an ONNX model")
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
-    inputs, outputs = _edge(proto.graph.input, constants), _edge(proto.graph.output, constants)
-    state = _State(proto, rule, planned, constants, _shapes(proto))  # type: ignore[arg-type]  # one of ROUNDINGS
+    inputs, outputs = edge(proto.graph.input, constants), edge(proto.graph.output, constants)
+    state = _State(proto, rule, planned, constants, shapes_of(proto))  # type: ignore[arg-type]  # one of ROUNDINGS
     state.floats |= {spec.name for spec in inputs if spec.dtype != "int8"}
     for node in proto.graph.node:
         _node(state, node)
@@ -70,47 +68,7 @@ def read(source: Path | Any, rounding: str | None = None, *, allow_cpu: bool = T
         _output(state, spec.name)
     positions = {operand.name: operand.position for operand in state.stored.values() if operand.constant is None}
     steps = tuple(state.steps)
-    return Program(Signature(_scaled(inputs, positions), _scaled(outputs, positions)), steps, positions, last_uses(steps))
-
-
-def _load(source: Path | Any) -> Any:
-    onnx = require("onnx", extra="onnx", purpose="reading an ONNX model")
-    if isinstance(source, Path):
-        try:
-            source = onnx.load(source)
-        except Exception as error:  # protobuf raises its own types
-            raise ConversionError(f"{source.name}: not a readable ONNX file") from error
-    version = next((o.version for o in source.opset_import if o.domain in ("", "ai.onnx")), 0)
-    if version not in OPSETS:
-        raise ConversionError(f"the model has opset {version}; the accelerator's reference reads {OPSETS.start} to {OPSETS.stop - 1}", "export again")
-    try:
-        return onnx.shape_inference.infer_shapes(source)
-    except Exception:  # inference is a help: what it cannot tell is refused where it is needed
-        return source
-
-
-def _shapes(proto: Any) -> dict[str, tuple[int, ...]]:
-    values = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
-    return {value.name: tuple(d.dim_value for d in value.type.tensor_type.shape.dim) for value in values}
-
-
-def _edge(values: Sequence[Any], constants: dict[str, Array]) -> tuple[TensorSpec, ...]:
-    import onnx
-
-    specs = []
-    for value in values:
-        if value.name in constants:
-            continue
-        shape = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
-        if any(size < 1 for size in shape):
-            raise ConversionError(f"{value.name}: a dynamic shape, and the accelerator is compiled for one", "fix it when exporting, or with --input")
-        specs.append(TensorSpec(value.name, shape, onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name))
-    return tuple(specs)
-
-
-def _scaled(specs: tuple[TensorSpec, ...], positions: dict[str, int]) -> tuple[TensorSpec, ...]:
-    """int8 edges with their scale."""
-    return tuple(TensorSpec(s.name, s.shape, s.dtype, 2.0 ** -positions[s.name]) if s.name in positions else s for s in specs)
+    return Program(Signature(with_scales(inputs, positions), with_scales(outputs, positions)), steps, positions, last_uses(steps))
 
 
 def _node(state: _State, node: Any) -> None:
@@ -198,7 +156,7 @@ def _dequantize(state: _State, node: Any) -> None:
 
 
 def _operator(state: _State, node: Any) -> None:
-    name, attributes = node.output[0], _attributes(node)
+    name, attributes = node.output[0], attributes_of(node)
     operands: list[Operand | Array | None] = [_operand(state, node, given) for given in node.input]
     if node.op_type in ACTIVATIONS:
         data = operands[0]
@@ -237,7 +195,7 @@ def _spatial(state: _State, node: Any, attributes: dict[str, Any]) -> bool:
 
 
 def _global_pool(state: _State, node: Any, data: Operand | Array | None) -> Accumulated:
-    name, shape, keep = node.output[0], state.shapes.get(node.input[0], ()), bool(_attributes(node).get("keepdims", 1))
+    name, shape, keep = node.output[0], state.shapes.get(node.input[0], ()), bool(attributes_of(node).get("keepdims", 1))
     if len(shape) != 4 or not all(shape) or not isinstance(data, Operand):
         raise refuse(name, f"{node.op_type} over an unknown size")
     window = kernels.Window((shape[2], shape[3]))
@@ -254,7 +212,7 @@ def _fuse(state: _State, node: Any) -> None:
     made, name = state.pending.pop(node.input[0]), node.output[0]
     others = [state.constants.get(given) for given in node.input[1:]]
     if node.op_type in ACTIVATIONS:
-        state.pending[name] = ACTIVATIONS[node.op_type](made, _attributes(node), _limits(others))
+        state.pending[name] = ACTIVATIONS[node.op_type](made, attributes_of(node), _limits(others))
         return
     factor = others[0] if node.op_type == "Mul" and len(others) == 1 else None
     found = scaled(made, float(factor.ravel()[0])) if factor is not None and factor.size == 1 else None
@@ -288,9 +246,3 @@ def _output(state: _State, name: str) -> None:
     _to_float(state, name)
     if name not in state.floats and name not in state.stored:
         raise refuse(name, "the output is computed in float: no QuantizeLinear stands before it", FLOAT_ONLY)
-
-
-def _attributes(node: Any) -> dict[str, Any]:
-    import onnx
-
-    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
