@@ -24,19 +24,20 @@ def read(path: Path) -> Graph:
 
 
 def graph(proto: Any, file_bytes: int) -> Graph:
-    """Operators, tensors and multiply-accumulates of a `ModelProto`'s main graph.
+    """Operators, tensors and multiply-accumulates of a `ModelProto`'s main graph. Constant nodes are tensors, not operators.
 
     An operator whose inputs are dequantized, or whose output is quantized, says so: attribute `stored_inputs` holds the dtype behind each
     input (empty where there is none), `stored_outputs` the one each output becomes, `channel_inputs` the positions with a scale per channel.
     """
     main = proto.graph
-    values = {tensor.name: tensor for tensor in main.initializer}
+    values = {tensor.name: tensor for tensor in main.initializer} | _constants(main)
+    nodes = [node for node in main.node if not set(node.output) <= set(values)]
     steps, shapes = _steps(main, values), _shapes(_inferred(_castlike(proto, values)).graph)
-    names = list(dict.fromkeys([*(v.name for v in main.input), *(n for node in main.node for n in (*node.input, *node.output) if n)]))
+    names = list(dict.fromkeys([*(v.name for v in main.input), *(n for node in nodes for n in (*node.input, *node.output) if n)]))
     tensors = tuple(_tensor(name, shapes, values, steps) for name in names)
     place = {name: index for index, name in enumerate(names)}
     made = _Reading(tensors, place, proto, values)
-    operators = tuple(made.operator(index, node) for index, node in enumerate(main.node))
+    operators = tuple(made.operator(index, node) for index, node in enumerate(nodes))
     inputs = tuple(place[v.name] for v in main.input if v.name not in values)
     outputs = tuple(place[v.name] for v in main.output if v.name in place)
     return Graph("onnx", tensors, operators, inputs, outputs, file_bytes)
@@ -133,6 +134,12 @@ def _castlike(proto: Any, values: Mapping[str, Any]) -> Any:
             del node.input[1:], node.attribute[:]
             node.attribute.append(onnx.helper.make_attribute("to", dtype))
     return made
+
+
+def _constants(made: Any) -> dict[str, Any]:
+    """The tensors that Constant nodes hold."""
+    nodes = (node for node in made.node if node.op_type == "Constant")
+    return {node.output[0]: a.t for node in nodes for a in node.attribute if a.name == "value"}
 
 
 def _attributes(node: Any) -> dict[str, Any]:
