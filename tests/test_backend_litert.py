@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit import target
+from edgekit import budget, packager, target
 from edgekit.backends import Candidate, Context, litert
 from edgekit.backends.litert import joins, layers, source, stock, variants
 from edgekit.backends.litert.equalized import equalized
@@ -428,3 +428,32 @@ def test_a_relu_that_stands_alone_costs_no_bits(tmp_path):
         artifact = litert.prepare(model, context(folder, samples(16)))(Candidate("w8a8"))
         reached.append(sqnr(wanted, np.concatenate([outputs(artifact, s)["y"] for s in fresh])))
     assert reached[1] == pytest.approx(reached[0], abs=0.01)
+
+
+def uneven(folder):
+    """A small first layer of weights that eight bits fit badly, before large ones."""
+    random = np.random.default_rng(6)
+    b = Builder(("x", (1, 32)))
+    one = b.dense(0, "one", (random.standard_normal((48, 32)) ** 5).astype(np.float32), floats(random, 48), relu=True)
+    two = b.dense(one, "two", floats(random, 400, 48, scale=0.1), floats(random, 400), relu=True)
+    return b.write(folder, b.dense(two, "y", floats(random, 100, 400, scale=0.1), floats(random, 100)), name="uneven")
+
+
+@pytest.mark.slow  # two times all precisions
+def test_room_below_the_ceiling_buys_the_operators_that_pay_best(tmp_path):
+    model, random = uneven(tmp_path), np.random.default_rng(7)
+    np.savez(tmp_path / "data.npz", x=floats(random, 48, 1, 32))
+    (tight := tmp_path / "tight").mkdir(), (roomy := tmp_path / "roomy").mkdir()
+
+    def plan(folder, ceiling):
+        limits = budget.Limits(max_model_bytes=ceiling)
+        options = packager.Options(calibration=str(tmp_path / "data.npz"), limits=limits, out=folder, rebuild=True)
+        return packager.package(str(model.path), "android-arm64", options).manifest.plan
+
+    smallest = litert.prepare(model, context(tmp_path, [{"x": floats(random, 1, 32)}]))(Candidate("w8")).path.stat().st_size
+    plain = plan(tight, smallest + 1000)
+    bought = plan(roomy, plain.choice.model_bytes + 48 * 32 * 3 + 200)
+    assert plain.choice.candidate.keep_float == ()
+    assert bought.choice.candidate.keep_float == ("one",)
+    assert bought.choice.sqnr_db > plain.choice.sqnr_db + 0.5
+    assert plain.choice.model_bytes < bought.choice.model_bytes <= plain.choice.model_bytes + 48 * 32 * 3 + 200

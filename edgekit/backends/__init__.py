@@ -28,7 +28,8 @@ class Artifact:
 
     `runtime_names` maps a source name to the name the runtime knows, where they differ. `notices` tell what was traded or found.
     `sensitivity` lists (operator, dB lost, reason), worst first, where the backend measured it. `parts` is what the artifact takes where that
-    is not the size of its files: flash of a microcontroller, kernels of the runtime that it needs, memory at run time.
+    is not the size of its files: flash of a microcontroller, kernels of the runtime that it needs, memory at run time. `spared` lists (operator,
+    dB gained, bytes more) of those that alone were left in float, so that room within a limit can buy the best of them.
     """
 
     path: Path
@@ -39,6 +40,7 @@ class Artifact:
     notices: tuple[str, ...] = ()
     sensitivity: tuple[tuple[str, float, str], ...] = ()
     parts: tuple[Part, ...] = ()
+    spared: tuple[tuple[str, float, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

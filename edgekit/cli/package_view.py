@@ -77,7 +77,8 @@ def _point(point: Point, *, chosen: bool) -> tuple[str, ...]:
     top1 = "" if point.top1 is None else f"{point.top1:.1%}"
     remark = "chosen" if chosen else "; ".join(point.excess)
     sizes = (f"{point.model_bytes / 1e6:.2f} MB", f"{point.total_bytes / 1e6:.2f} MB")
-    return (point.candidate.precision, *sizes, sqnr, top1, f"{point.accelerated:.0%}", remark)
+    kept = len(point.candidate.keep_float)
+    return (point.candidate.precision + (f", {kept} operators float" if kept else ""), *sizes, sqnr, top1, f"{point.accelerated:.0%}", remark)
 
 
 def _usage(manifest: Manifest) -> Any:

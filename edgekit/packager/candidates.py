@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
+
 from edgekit import budget, hops, opset, parity, planner
 from edgekit.backends import Artifact, Context
 from edgekit.errors import ConversionError
@@ -12,6 +14,7 @@ from edgekit.formats import Model
 from edgekit.packager.job import Built, Job
 from edgekit.parity import OutputParity
 from edgekit.planner import Candidate, Plan, Point
+from edgekit.quantize import choices
 from edgekit.tensors import Arrays
 
 
@@ -31,24 +34,42 @@ def search(job: Job, model: Model) -> tuple[Plan, Built]:
     expected = job.reference.run(data.judged)
     points: list[Point] = []
     built: list[Built | None] = []
+
+    def add(candidate: Candidate) -> None:
+        found = _measure(job, build, candidate, expected)
+        points.append(found.point if isinstance(found, Built) else found)
+        built.append(found if isinstance(found, Built) else None)
+
     for tier in tiers:
         if planner.settled(points, options.prefer):
             skipped |= {candidate.precision: "not built: one that comes before it fits" for candidate in tier}
             continue
         for candidate in tier:
             job.progress(len(points), sum(map(len, tiers)), f"building {candidate.precision}")
-            found = _measure(job, build, candidate, expected)
-            points.append(found.point if isinstance(found, Built) else found)
-            built.append(found if isinstance(found, Built) else None)
+            add(candidate)
     if not points:
         what = f"{job.source.name}: every precision of {job.target.name} has fixed ranges, which only data can give"
         raise ConversionError(what, "give --calibration")
     if all(point.failed for point in points):
         raise ConversionError(f"{job.source.name}: {points[0].candidate.precision} could not be built: {points[0].failed}")
     plan = planner.choose(points, job.target.tolerance.quantization, options.prefer, skipped)
+    if better := _with_more_in_float(job, plan, built):
+        add(better)
+        plan = planner.choose(points, job.target.tolerance.quantization, options.prefer, skipped)
     best = built[plan.chosen] if plan.chosen is not None else min((b for b in built if b), key=lambda b: b.point.total_bytes)
     assert best is not None
     return plan, best
+
+
+def _with_more_in_float(job: Job, plan: Plan, built: Sequence[Built | None]) -> Candidate | None:
+    """The choice of `auto`, with the operators in float that room below the model's ceiling pays best for; None where there is none."""
+    chosen, limit = built[plan.chosen] if plan.chosen is not None else None, job.options.limits.max_model_bytes
+    if chosen is None or limit is None or job.options.precision != "auto" or job.options.prefer != "fidelity" or not chosen.artifact.spared:
+        return None
+    gains = {name: gain for name, gain, _ in chosen.artifact.spared}
+    costs = {name: more for name, _, more in chosen.artifact.spared}
+    names = choices.worth_most(gains, costs, limit - chosen.point.model_bytes)
+    return msgspec.structs.replace(chosen.artifact.candidate, keep_float=names) if names else None
 
 
 def _measure(job: Job, build: Callable[[Candidate], Artifact], candidate: Candidate, expected: Sequence[Arrays]) -> Built | Point:

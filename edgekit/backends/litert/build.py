@@ -47,7 +47,9 @@ def _build(opened: Source, candidate: Candidate) -> Artifact:
     built = variants.best(opened, candidate)
     few = (FEW,) if candidate.rounding != "nearest" and len(opened.samples) < HELD_OUT else ()
     artifact = _finish(opened, candidate, built.content, (*few, *_edge(opened, candidate), *built.notices))
-    return dataclasses.replace(artifact, sensitivity=sensitivity.measure(opened, candidate, built))
+    costs = sensitivity.measure(opened, candidate, built)
+    spared = tuple((cost.operator, cost.loss_db, cost.more_bytes) for cost in costs if candidate.precision not in variants.STATIC_BITS)
+    return dataclasses.replace(artifact, sensitivity=tuple((cost.operator, cost.loss_db, cost.reason) for cost in costs), spared=spared)
 
 
 def _edge(opened: Source, candidate: Candidate) -> tuple[str, ...]:

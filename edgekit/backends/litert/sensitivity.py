@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from edgekit.backends import Candidate
@@ -20,22 +21,33 @@ JUDGES = 4
 """Samples that judge an operator: the difference of two builds on the same samples needs few."""
 
 
-def measure(opened: Source, candidate: Candidate, built: variants.Built) -> tuple[tuple[str, float, str], ...]:
-    """(operator, dB, reason) of the operators that cost most, worst first. Not measured for w8a16, which loses by its weights alone."""
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What an operator costs: `loss_db` of the outputs, and why; left in float it would take `more_bytes`."""
+
+    operator: str
+    loss_db: float
+    reason: str
+    more_bytes: int
+
+
+def measure(opened: Source, candidate: Candidate, built: variants.Built) -> tuple[Cost, ...]:
+    """The operators that cost most, worst first. Not measured for w8a16, which loses by its weights alone."""
     if candidate.precision == "w8a16":
         return ()
     samples = opened.judges[:JUDGES]
     now = variants.sqnr_db(opened, built.content, samples)
-    found: list[tuple[str, float, str]] = []
+    found: list[Cost] = []
     for name, scopes, reason in _suspects(opened, candidate):
         opened.context.progress(len(found), SUSPECTS, "measure sensitivity")
         try:
-            gain = variants.sqnr_db(opened, built.remake(scopes), samples) - now
+            content = built.remake(scopes)
+            gain = variants.sqnr_db(opened, content, samples) - now
         except ConversionError:
             continue
         if 0 < gain < float("inf"):
-            found.append((name, round(gain, 3), reason))
-    return tuple(sorted(found, key=lambda row: (-row[1], row[0]))[:WORST])
+            found.append(Cost(name, round(gain, 3), reason, max(len(content) - len(built.content), 0)))
+    return tuple(sorted(found, key=lambda cost: (-cost.loss_db, cost.operator))[:WORST])
 
 
 def _suspects(opened: Source, candidate: Candidate) -> list[tuple[str, tuple[str, ...], str]]:

@@ -96,7 +96,8 @@ def rounded(base: Source, candidate: Candidate, policy: stock.Policy, ranges: st
     behind layers whose activations are on the grids of `ranges` already.
     """
     smallest = stock.MIN_WEIGHT_ELEMENTS if candidate.precision == "w8" else 0
-    skip = frozenset(scope.rstrip(";") for scope in policy.keep_float) | layers.smaller_than(base.fresh(), smallest)
+    left = policy.keep_float if candidate.precision in STATIC_BITS else ()  # what float weights leave is put back by `restored`
+    skip = frozenset(scope.rstrip(";") for scope in left) | layers.smaller_than(base.fresh(), smallest)
     static = candidate.precision == "w8a8" and candidate.rounding != "nearest"
 
     def make() -> Improved:
@@ -128,7 +129,8 @@ def _kept_float(base: Source, candidate: Candidate) -> tuple[tuple[str, ...], tu
 def _make(opened: Source, base: Source, improved: Improved, candidate: Candidate, policy: stock.Policy, ranges: stock.Ranges | None) -> Built:
     def remake(keep: tuple[str, ...]) -> bytes:
         more = msgspec.structs.replace(policy, keep_float=(*policy.keep_float, *keep))
-        content = layers.restored(improved.content, base.content, keep) if keep and candidate.precision not in STATIC_BITS else improved.content
+        put_back = more.keep_float if candidate.precision not in STATIC_BITS else ()
+        content = layers.restored(improved.content, base.content, put_back) if put_back else improved.content
         return stock.quantize(content, candidate, more, ranges, improved.channels)
 
     content = remake(())
