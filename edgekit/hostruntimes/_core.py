@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -43,18 +44,22 @@ def open(job: Job, make: Build, version: str = "", options: tuple[str, ...] = ()
         raise RunnerError(error.message, error.hint, stage="library") from error
     first_line = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()[0]
     name = ", ".join(filter(None, (version, BOARDS[job.accelerator].machine, first_line)))
-    return Runtime(name, lambda artifact: _load(job, artifact, int(stack_bytes), make))
+    scratch = tempfile.TemporaryDirectory(prefix="edgekit-mcu-")
+
+    @cache  # an artifact is loaded twice, and its firmware compiled once
+    def built(artifact: Path) -> build.Firmware:
+        return make(artifact, BOARDS[job.accelerator], Path(scratch.name), int(stack_bytes))
+
+    return Runtime(name, lambda artifact: _load(job, artifact, built))
 
 
-def _load(job: Job, artifact: Path, stack_bytes: int, make: Build) -> Executable:
-    board = BOARDS[job.accelerator]
+def _load(job: Job, artifact: Path, built: Callable[[Path], build.Firmware]) -> Executable:
     try:
-        with tempfile.TemporaryDirectory(prefix="edgekit-mcu-") as scratch:
-            firmware = make(artifact, board, Path(scratch), stack_bytes)
-            model, wanted = firmware.model, tuple(file.spec for file in job.samples[0])
-            inputs = match(job, "input", wanted, model.inputs, [[spec.name for spec in model.inputs]])
-            outputs = match(job, "output", job.outputs, model.outputs, [[spec.name for spec in model.outputs]])
-            return _Loaded(firmware, process.Running(firmware, board), inputs, outputs)
+        firmware = built(artifact)
+        model, wanted = firmware.model, tuple(file.spec for file in job.samples[0])
+        inputs = match(job, "input", wanted, model.inputs, [[spec.name for spec in model.inputs]])
+        outputs = match(job, "output", job.outputs, model.outputs, [[spec.name for spec in model.outputs]])
+        return _Loaded(firmware, process.Running(firmware, BOARDS[job.accelerator]), inputs, outputs)
     except ConversionError as error:
         raise RunnerError(error.message, error.hint, stage="prepare") from error
     except RunnerError:
