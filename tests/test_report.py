@@ -235,7 +235,7 @@ def test_text_stays_within_the_terminal(width):
 
 def test_color_only_when_asked():
     assert "\x1b" not in text.render(run(full()))
-    assert "\x1b[1;31mFAILED" in text.render(run(full()), color=True)
+    assert "\x1b[31m\x1b[1mFAILED" in text.render(run(full()), color=True)
 
 
 def test_what_a_device_says_reaches_no_terminal_unescaped():

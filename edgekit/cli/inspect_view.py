@@ -6,7 +6,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -77,7 +76,7 @@ def show(found: Inspection, *, operators: bool) -> None:
     if found.graph is not None:
         _show_graph(found.graph)
         _show_verdicts(found)
-        output.console().print(_table(found, found.graph, everything=operators))
+        output.table(_rows(found, found.graph, everything=operators), right=(0, 2, 3, 5))
     for notice in found.notices:
         click.echo(f"note: {notice}", err=True)
 
@@ -118,19 +117,15 @@ def tail(name: str) -> str:
     return last if len(last) <= _NAME else f"…{last[-_NAME:]}"
 
 
-def _table(found: Inspection, graph: Graph, *, everything: bool) -> Any:
-    from rich.table import Table
-
-    rows = breakdown.layers(graph)
-    shown = sorted(rows, key=lambda row: row.operator) if everything else rows[:_LARGEST]
+def _rows(found: Inspection, graph: Graph, *, everything: bool) -> list[tuple[str, ...]]:
+    layers = breakdown.layers(graph)
+    shown = sorted(layers, key=lambda row: row.operator) if everything else layers[:_LARGEST]
     planned = {v.operator: v for v in found.verdicts if v.delegate == found.verdicts[0].delegate} if found.verdicts else {}
-    table = Table(box=None, padding=(0, 1, 0, 2), header_style="dim")
-    for name in ("#", "operator", "bytes", "share", "", "MACs", "verdict", "name"):
-        table.add_column(name, justify="right" if name in ("#", "bytes", "share", "MACs") else "left", no_wrap=True)
+    rows: list[tuple[str, ...]] = [("#", "operator", "bytes", "share", "", "MACs", "verdict", "name")]
     for row in shown:
         bar = "█" * round(_BAR * row.share)
         verdict = planned[row.operator].status if row.operator in planned else ""
         number = str(row.operator) if row.operator >= 0 else ""
         macs = f"{row.macs / 1e6:.1f} M" if row.macs else ""
-        table.add_row(number, row.type, f"{row.constant_bytes:,}", f"{row.share:.1%}", bar, macs, verdict, tail(row.name))
-    return table
+        rows.append((number, row.type, f"{row.constant_bytes:,}", f"{row.share:.1%}", bar, macs, verdict, tail(row.name)))
+    return rows

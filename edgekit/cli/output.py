@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,8 @@ import msgspec
 from edgekit.errors import EdgekitError
 
 Progress = Callable[[int, int, str], None]
+
+_BAR = 24
 
 json_option = click.option(
     "--json",
@@ -50,12 +56,14 @@ def check_writable(place: Path | str | None) -> None:
         bundle.check_writable(Path(place))
 
 
-def console(*, stderr: bool = False) -> Any:
-    """A rich console; plain when the stream is no terminal."""
-    from rich.console import Console
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
+    """Print a table whose first row is its header; lines are as long as they need to be where there is no terminal."""
+    from edgekit.report import table as tables
 
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else 120)
+    header, *lines = tables.render(rows, right=right, width=width() if sys.stdout.isatty() else 10_000)
+    click.secho(header, dim=True)
+    for line in lines:
+        click.echo(line)
 
 
 def fail(error: EdgekitError, arguments: list[str] | None) -> int:
@@ -75,14 +83,39 @@ def progress() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield lambda done, of, what: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
+    state = {"line": "starting"}
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda done, of, what: bar.update(task, description=what, completed=done, total=of or None)
+    def report(done: int, of: int, what: str) -> None:
+        filled = round(_BAR * done / of) if of else 0
+        state["line"] = f"{what}  {'━' * filled}{'─' * (_BAR - filled)}" if of else what
+
+    with _ticking(lambda: state["line"]):
+        yield report
+
+
+@contextlib.contextmanager
+def _ticking(line: Callable[[], str]) -> Iterator[None]:
+    """Show `line()` and the time that has passed, anew every tenth of a second: long steps report nothing in between."""
+    start, stopped = time.monotonic(), threading.Event()
+    stream = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8", errors="replace")  # compilers are kept off fd 2
+
+    def show() -> None:
+        for mark in itertools.cycle("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"):
+            minutes, seconds = divmod(int(time.monotonic() - start), 60)
+            stream.write(f"\r\x1b[K{mark} {line()}  {minutes}:{seconds:02}"[: width() + 4])
+            stream.flush()
+            if stopped.wait(0.1):
+                break
+        stream.write("\r\x1b[K")
+        stream.close()
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def width() -> int:

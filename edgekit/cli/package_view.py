@@ -31,10 +31,9 @@ def document(outcome: Outcome) -> dict[str, Any]:
 def show(outcome: Outcome) -> None:
     """Print the outcome for a person: data to stdout, talk to stderr."""
     manifest = outcome.manifest
-    console = output.console()
-    console.print(_title(outcome), markup=False)
-    console.print(_candidates(manifest.plan))
-    console.print(_usage(manifest))
+    click.secho(_title(outcome), bold=True)
+    output.table(_candidates(manifest.plan), right=range(1, 6))
+    output.table(_usage(manifest), right=(1, 2))
     for line in _placement(manifest):
         click.echo(f"  {line}")
     for row in manifest.sensitivity[:_WORST]:
@@ -57,17 +56,10 @@ def _title(outcome: Outcome) -> str:
     return f"{state}  {manifest.source.name} for {manifest.target.name}: {manifest.artifact.precision}, {size(manifest.usage.model_bytes)}{route}"
 
 
-def _candidates(plan: Plan) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1, 0, 2), header_style="dim")
-    for name in ("precision", "model", "total", "SQNR", "top-1", "accelerated", ""):
-        table.add_column(name, justify="left" if name in ("precision", "") else "right")
-    for number, point in enumerate(plan.points):
-        table.add_row(*_point(point, chosen=number == plan.chosen))
-    for precision, reason in plan.skipped.items():
-        table.add_row(precision, *[""] * 5, reason)
-    return table
+def _candidates(plan: Plan) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("precision", "model", "total", "SQNR", "top-1", "accelerated", "")]
+    rows += [_point(point, chosen=number == plan.chosen) for number, point in enumerate(plan.points)]
+    return rows + [(precision, *[""] * 5, reason) for precision, reason in plan.skipped.items()]
 
 
 def _point(point: Point, *, chosen: bool) -> tuple[str, ...]:
@@ -81,18 +73,12 @@ def _point(point: Point, *, chosen: bool) -> tuple[str, ...]:
     return (point.candidate.precision + (f", {kept} operators float" if kept else ""), *sizes, sqnr, top1, f"{point.accelerated:.0%}", remark)
 
 
-def _usage(manifest: Manifest) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1, 0, 2), header_style="dim")
-    for name in ("part", "installed", "download", "kind"):
-        table.add_column(name, justify="left" if name in ("part", "kind") else "right")
-    for part in manifest.usage.parts:
-        table.add_row(part.name, size(part.installed_bytes), size(part.download_bytes), part.kind)
-    table.add_row("total", *(size(manifest.usage.total_bytes(of)) for of in ("installed", "download")), "")
-    if manifest.usage.sram_bytes:
-        table.add_row("memory at run time", size(manifest.usage.sram_bytes), "", manifest.usage.kind(arena=True))
-    return table
+def _usage(manifest: Manifest) -> list[tuple[str, ...]]:
+    used = manifest.usage
+    rows: list[tuple[str, ...]] = [("part", "installed", "download", "kind")]
+    rows += [(part.name, size(part.installed_bytes), size(part.download_bytes), part.kind) for part in used.parts]
+    rows.append(("total", size(used.total_bytes("installed")), size(used.total_bytes("download")), ""))
+    return rows + ([("memory at run time", size(used.sram_bytes), "", used.kind(arena=True))] if used.sram_bytes else [])
 
 
 def _placement(manifest: Manifest) -> list[str]:

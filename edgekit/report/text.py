@@ -2,54 +2,35 @@
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Any
+import click
 
 from edgekit.parity import Finding
-from edgekit.report import Comparison, Report, Run, wording
+from edgekit.report import Comparison, Report, Run, table, wording
 from edgekit.report.judging import ratio_text
 
-if TYPE_CHECKING:
-    from rich.console import Console
-else:
-    Console = Any
-
-STYLES = {"passed": "bold green", "unproven": "bold yellow", "failed": "bold red", "not checked": "bold red"}
-SEVERITIES = {"error": "red", "warning": "yellow", "info": "dim"}
+COLORS = {"passed": "green", "unproven": "yellow", "failed": "red", "not checked": "red"}
+SEVERITIES = {"error": "red", "warning": "yellow", "info": None}
 WIDE = 80
 
 
 def render(run: Run, *, width: int = 100, color: bool = False) -> str:
     """The whole run as text of at most `width` columns, with terminal colors only when asked."""
-    from rich.console import Console
-
-    stream = io.StringIO()
-    console = Console(
-        file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, markup=False, emoji=False, legacy_windows=False
-    )
-    for number, report in enumerate(run.reports):
-        if number:
-            console.print()
-        _report(console, report)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    blocks = ["\n".join(_report(report, width)) for report in run.reports]
+    text = "\n\n".join(blocks) + "\n"
+    return text if color else click.unstyle(text)
 
 
-def _report(console: Console, report: Report) -> None:
-    from rich.text import Text
-
+def _report(report: Report, width: int) -> list[str]:
     bundle, device = wording.printable(report.bundle.name), wording.printable(report.device.name)
-    console.print(Text.assemble((report.verdict.upper(), STYLES[report.verdict]), f"  {bundle} on {device}"))
+    verdict = report.verdict.upper()
+    first, *rest = table.fold(f"{verdict}  {bundle} on {device}", width)
+    lines = [click.style(verdict, fg=COLORS[report.verdict], bold=True) + first.removeprefix(verdict), *rest]
     rows = [("bundle", wording.bundle_line(report.bundle)), ("device", wording.device_line(report.device)), *_facts(report)]
-    console.print(_pairs(rows))
+    lines += table.render(rows, width=width)
     for comparison in report.comparisons:
-        console.print()
-        console.print(wording.comparison_title(comparison))
-        console.print(_outputs(comparison, wide=console.width >= WIDE))
+        lines += ["", *table.fold(wording.comparison_title(comparison), width), *_outputs(comparison, width)]
     found = wording.findings(report)
-    if found:
-        console.print()
-    for check, finding in found:
-        _finding(console, check, finding)
+    return lines + [""] * bool(found) + [line for check, finding in found for line in _finding(check, finding, width)]
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
@@ -77,34 +58,16 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     return rows
 
 
-def _pairs(rows: list[tuple[str, str]]) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _outputs(comparison: Comparison, width: int) -> list[str]:
+    shown = [i for i, name in enumerate(wording.OUTPUT_COLUMNS) if width >= WIDE or name not in ("cosine", "mean abs", "worst sample")]
+    rows = [wording.OUTPUT_COLUMNS, *(wording.output_row(output) for output in comparison.outputs)]
+    header, *lines = table.render([[row[i] for i in shown] for row in rows], right=range(1, len(shown)), width=width)
+    return [click.style(header, dim=True), *lines]
 
 
-def _outputs(comparison: Comparison, *, wide: bool) -> Any:
-    from rich.table import Table
-
-    shown = [i for i, name in enumerate(wording.OUTPUT_COLUMNS) if wide or name not in ("cosine", "mean abs", "worst sample")]
-    table = Table(box=None, padding=(0, 1, 0, 2), header_style="dim")
-    for i in shown:
-        table.add_column(wording.OUTPUT_COLUMNS[i], justify="left" if i == 0 else "right", overflow="fold")
-    for output in comparison.outputs:
-        row = wording.output_row(output)
-        table.add_row(*(row[i] for i in shown))
-    return table
-
-
-def _finding(console: Console, check: str, finding: Finding) -> None:
-    from rich.text import Text
-
-    message = f" [{finding.code}] {wording.printable(finding.message)}"
-    console.print(Text.assemble((finding.severity, SEVERITIES[finding.severity]), message, (f"  ({wording.printable(check)})", "dim")))
-    if finding.hint:
-        console.print(Text(f"  hint: {wording.printable(finding.hint)}", style="dim"))
+def _finding(check: str, finding: Finding, width: int) -> list[str]:
+    message = f"{finding.severity} [{finding.code}] {wording.printable(finding.message)}  ({wording.printable(check)})"
+    first, *rest = table.fold(message, width)
+    severity = click.style(finding.severity, fg=SEVERITIES[finding.severity])
+    hint = table.fold(f"hint: {wording.printable(finding.hint)}", width - 2) if finding.hint else []
+    return [severity + first.removeprefix(finding.severity), *rest, *(click.style(f"  {line}", dim=True) for line in hint)]
