@@ -9,15 +9,16 @@ The set is closed; converters join the formats.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 from edgekit import fingerprint
-from edgekit.errors import UsageError
+from edgekit.errors import BundleError, ConversionError, UsageError
 from edgekit.tensors import Array, Arrays, Signature
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -71,12 +72,23 @@ def open(reference: str, inputs: Shapes | None = None) -> Model:
 
     Raises `UsageError` for a reference that names nothing, `ConversionError` for a model that cannot be used.
     """
-    return _module_of(reference).open(reference, dict(inputs or {}))  # type: ignore[no-any-return]
+    with _as_source():
+        return _module_of(reference).open(reference, dict(inputs or {}))  # type: ignore[no-any-return]
 
 
 def session(model: Model) -> Session:
-    """Make `model` ready to run here."""
-    return module(model.format).session(model)  # type: ignore[no-any-return]
+    """Make `model` ready to run here. Raises `ConversionError` when its weights cannot be read."""
+    with _as_source():
+        return module(model.format).session(model)  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _as_source() -> Iterator[None]:
+    """In a bundle a damaged package makes the bundle corrupt; as a source it is a model that cannot be used."""
+    try:
+        yield
+    except BundleError as error:
+        raise ConversionError(error.message, error.hint or "export or copy the model again") from error
 
 
 def _module_of(reference: str) -> ModuleType:

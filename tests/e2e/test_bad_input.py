@@ -105,6 +105,15 @@ def test_a_truncated_saved_model(tmp_path: Path) -> None:
     refused(package(tmp_path / "saved", cwd=tmp_path), 4, "saved: not a readable SavedModel")
 
 
+@pytest.mark.parametrize("manifest", [None, "{", '{"itemInfoEntries": {}}'])
+def test_a_core_ml_package_that_is_damaged_is_a_bad_model(manifest: str | None, tmp_path: Path) -> None:
+    (tmp_path / "m.mlpackage").mkdir()
+    if manifest is not None:
+        (tmp_path / "m.mlpackage" / "Manifest.json").write_text(manifest)
+    refused(package(tmp_path / "m.mlpackage", cwd=tmp_path), 4, r"Manifest\.json")
+    refused(edgekit("inspect", tmp_path / "m.mlpackage", cwd=tmp_path), 4, r"Manifest\.json")
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
