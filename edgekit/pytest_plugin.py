@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from edgekit.parity import Finding
     from edgekit.report import Check, Report
+    from edgekit.virtual.android import RunningDevice
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,6 +20,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("edgekit", "prove .edgekit bundles on devices")
     group.addoption("--edgekit-device", action="append", default=[], metavar="D", help="device to test collected bundles on; repeatable")
     group.addoption("--edgekit-runs", type=int, default=0, metavar="N", help="timed runs (default 0: values only)")
+
+
+@pytest.fixture
+def virtual_android() -> Iterator[Callable[..., RunningDevice]]:
+    """`android.start`: a function `(options, faults)` that starts virtual Android devices, which end with the test."""
+    from edgekit.virtual import android
+
+    with contextlib.ExitStack() as stack:
+        yield lambda *arguments, **named: stack.enter_context(android.device(*arguments, **named))
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from edgekit import __version__, bundle, farm, latency, parity, report, runner, runtimes
+from edgekit import __version__, bundle, device, farm, latency, parity, report, runner, runtimes
 from edgekit.bundle import Bundle
 from edgekit.device import Unit
 from edgekit.errors import EdgekitError, UsageError
@@ -142,6 +142,7 @@ def check_device(facts: Facts, manifest: Manifest, unit: Unit) -> None:
     This machine (`local:`) runs portable artifacts of any target in their host runtime. Raises `UsageError`.
     """
     target = manifest.target
+    _check_chip(facts, target.name, unit)
     if facts.runner == "python" or not target.abi or not facts.abi:
         return
     if facts.abi not in (target.abi, *_SAME_ABI.get(target.abi, ())):
@@ -149,6 +150,19 @@ def check_device(facts: Facts, manifest: Manifest, unit: Unit) -> None:
             f"{manifest.name} was packaged for {target.name} ({target.abi}), but {unit.name} is {facts.abi}",
             "package it for this device ('edgekit targets'), or choose another --device",
         )
+
+
+def _check_chip(facts: Facts, target: str, unit: Unit) -> None:
+    """An artifact built for one generation of an accelerator does not load on another, and says so in a number; a known device is refused before."""
+    models = device.models()
+    known = device.identify(facts.model, models)
+    family = target.partition("-")[0]
+    families = {name.partition("-")[0] for model in models.values() for name in model.accelerators}
+    if known is None or family not in families or target in known.accelerators:
+        return
+    has = [name for name in known.accelerators if name.startswith(f"{family}-")]
+    hint = f"package it for {has[0]}" if has else "choose another --device, or package it for its processor ('edgekit targets')"
+    raise UsageError(f"the bundle was built for {target}, but {unit.name} ({known.summary}) has {', '.join(has) or f'no {family}'}", hint)
 
 
 _SAME_ABI = {"arm64-v8a": ("aarch64",), "aarch64": ("arm64-v8a",), "x86_64": ("amd64",)}

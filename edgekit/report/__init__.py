@@ -103,12 +103,13 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why nothing could be checked."""
+    """Why nothing could be checked. `reason` is the stable word of a device that could not be used: `offline`, `disk-full`, ..."""
 
     kind: str
     message: str
     hint: str
     exit_code: int
+    reason: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +166,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 def failure(error: EdgekitError) -> Failure:
     """An error as a value, for a report among others that went well."""
-    return Failure(type(error).__name__, error.message, error.hint or "", error.exit_code)
+    return Failure(type(error).__name__, error.message, error.hint or "", error.exit_code, getattr(error, "reason", ""))
 
 
 def to_json(run: Run) -> str:

@@ -16,8 +16,12 @@ from edgekit.virtual import android
 
 
 def connect(name: str, options: Mapping[str, Any]) -> VirtualAndroid:
-    """Start a device; `options` are `android.DeviceOptions`. Raises `UsageError`, `MissingPackageError`, `DeviceError`."""
-    return VirtualAndroid(_device_options(name, options))
+    """Start a device; `options` are `android.DeviceOptions`, and `faults`: an `android.Faults`, or one as JSON text.
+
+    Raises `UsageError`, `MissingPackageError`, `DeviceError`.
+    """
+    rest = {key: value for key, value in options.items() if key != "faults"}
+    return VirtualAndroid(_device_options(name, rest), _faults(name, options.get("faults", android.HEALTHY)))
 
 
 def missing() -> tuple[str, ...]:
@@ -28,13 +32,13 @@ def missing() -> tuple[str, ...]:
 class VirtualAndroid:
     """A virtual Android device behind an adb server of its own."""
 
-    def __init__(self, options: android.DeviceOptions) -> None:
+    def __init__(self, options: android.DeviceOptions, faults: android.Faults) -> None:
         with contextlib.ExitStack() as stack:
-            self._device = android.start(options)
+            self._device = android.start(options, faults)
             stack.callback(android.stop, self._device.serial)
             port = _free_port()
-            self._link = adb.connect(self._device.address, {"server_port": port, "start_server": True, "usb": False})
             stack.callback(_stop_server, port)
+            self._link = adb.connect(self._device.address, {"server_port": port, "start_server": True, "usb": False})
             self._stack = stack.pop_all()
 
     def facts(self) -> Facts:
@@ -56,7 +60,15 @@ def _device_options(name: str, options: Mapping[str, Any]) -> android.DeviceOpti
         return msgspec.convert(dict(options), android.DeviceOptions, strict=False)
     except msgspec.ValidationError as error:
         known = [field.name for field in msgspec.structs.fields(android.DeviceOptions)]
-        raise UsageError(f"virtual:{name}: {error}", f"options are {', '.join(known)}") from error
+        raise UsageError(f"virtual:{name}: {error}", f"options are {', '.join(known)}, faults") from error
+
+
+def _faults(name: str, given: Any) -> android.Faults:
+    try:
+        return msgspec.json.decode(given, type=android.Faults) if isinstance(given, str) else msgspec.convert(given, android.Faults)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        hint = """faults are JSON, such as {"events": [{"stage": "push", "action": "drop", "after_bytes": 1000000}]}"""
+        raise UsageError(f"virtual:{name}: faults: {error}", hint) from error
 
 
 def _free_port() -> int:
