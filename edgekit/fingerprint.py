@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,9 @@ from edgekit.bundle import hash_file
 
 FileStamp = tuple[str, int, int]
 """Path, size in bytes, modification time in ns."""
+
+_LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])", re.DOTALL)
+"""A `StringStringEntryProto` with the key `location`, up to the length of its value: enough to find it without the onnx package."""
 
 _UNSTABLE = ("/proc/", "/sys/", "/dev/")
 _listeners: list[set[str]] = []
@@ -104,9 +108,13 @@ def _sources(opened: Iterable[str]) -> set[str]:
 
 
 def _external(path: Path) -> list[str]:
-    """An ONNX file may keep its weights in files beside it."""
-    beside = sorted(path.parent.glob(path.name + "*.data")) + sorted(path.parent.glob(path.stem + "*.data")) if path.suffix == ".onnx" else []
-    return [hash_file(p) for p in dict.fromkeys(beside)]
+    """An ONNX file may keep its weights in files beside it, which it names in `external_data` entries (onnx.proto, `location`)."""
+    if path.suffix.lower() != ".onnx" or not path.is_file():
+        return []
+    data = path.read_bytes()
+    names = {data[found.end() : found.end() + found[1][0]] for found in _LOCATION.finditer(data)}
+    beside = [path.parent / name.decode("utf-8", "replace") for name in sorted(names) if b"\0" not in name]
+    return [key(file.name, hash_file(file)) for file in beside if exists(file) and file.is_file()]
 
 
 def _record_path(reference: str) -> Path:

@@ -27,12 +27,16 @@ def test_a_folder_is_known_by_names_and_bytes(tmp_path: Path) -> None:
 
 
 def test_external_weights_count(tmp_path: Path) -> None:
-    model = tmp_path / "m.onnx"
-    model.write_bytes(b"graph")
-    weights = tmp_path / "m.onnx.data"
-    weights.write_bytes(b"weights")
+    import numpy as np
+    from onnx import helper, numpy_helper, save
+
+    model, weights = tmp_path / "m.onnx", tmp_path / "sub" / "weights of m.bin"
+    weights.parent.mkdir()
+    graph = helper.make_graph([], "g", [], [], [numpy_helper.from_array(np.arange(8, dtype="float32"), "w")])
+    save(helper.make_model(graph), model, save_as_external_data=True, location="sub/weights of m.bin", size_threshold=0)
     before = fingerprint.of_reference(str(model))
-    weights.write_bytes(b"other")
+    assert fingerprint.of_reference(str(model)) == before
+    weights.write_bytes(b"\0" * 32)
     assert fingerprint.of_reference(str(model)) != before
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit import bundle, formats, opset, packager
+from edgekit import bundle, formats, opset, packager, tools
 from edgekit import target as targets
 from edgekit.errors import ConversionError
 from edgekit.manifest import Manifest
@@ -208,3 +208,21 @@ def test_fidelity_on_random_inputs_alone_is_said_to_be_no_proof(tmp_path: Path) 
     (path,) = tmp_path.glob("*.edgekit")
     run = tester.test(path, [device.parse("local:")], tester.Options(RunOptions(min_runs=0)))
     assert run.reports[0].verdict == "unproven"
+
+
+@pytest.mark.parametrize("side", [4, 6])
+def test_slopes_of_a_cube_with_open_sizes_and_weights_in_another_file(side: int, tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    pytest.importorskip("uv")
+    tools.install("onnx2tf")
+    slopes = np.array([-2, 0.1, 0.5, 3], np.float32).reshape(4, 1, 1)
+    sizes = [1, 4, "height", "width"]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("PRelu", ["x", "s"], ["y"])], "g", ends[:1], ends[1:], [numpy_helper.from_array(slopes, "s")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    save(proto, tmp_path / "prelu.onnx", save_as_external_data=True, location="slopes.bin", size_threshold=0)
+    x = np.random.RandomState(2).randn(1, 4, side, side).astype(np.float32)
+    made = package(tmp_path / "prelu.onnx", tmp_path, inputs={"x": x.shape})
+    close(made, x, np.where(x < 0, x * slopes, x))
+    assert any("dimension 2 was dynamic" in notice for notice in made.manifest.notices)
