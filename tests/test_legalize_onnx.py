@@ -97,6 +97,8 @@ CASES = [
     Case("celu", "y = Celu <alpha = 2.0> (x)", "Celu", "Elu", "y = Elu (x)"),
     Case("selu", "y = Selu (x)", "Selu", "Elu", "y = Elu (x)"),
     Case("softsign", "y = Softsign (x)", "Softsign", "Div", "y = Tanh (x)"),
+    Case("prelu", "y = PRelu (x, each)", "PRelu", "Neg", "y = PRelu (x, one)",
+         {"each": np.array([0.1, -0.5, 2.0, 0.7], F).reshape(4, 1, 1), "one": np.array([0.1], F)}),
     Case("thresholded-relu", "y = ThresholdedRelu <alpha = 0.5> (x)", "ThresholdedRelu", "Where", "y = LeakyRelu (x)"),
     Case("gather-indices", "y = Gather <axis = 1> (x, last)", "", "Gather", "y = Gather <axis = 1> (x, first)",
          {"last": np.array([-1, 2]), "first": np.array([0, 2])}),

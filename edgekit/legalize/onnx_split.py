@@ -147,6 +147,13 @@ def _softsign(op: Any, x: Any, **_: Any) -> Any:
     return op.Div(x, op.Add(op.Abs(x), constant(op, 1.0)))
 
 
+def _prelu(op: Any, x: Any, out: Any) -> Any:
+    """The two sides of zero apart, where there is more than one slope."""
+    slope = out.producer().inputs[1]
+    sizes = shape(slope)
+    return None if not sizes or max(sizes) == 1 else op.Sub(op.Relu(x), op.Mul(slope, op.Relu(op.Neg(x))))
+
+
 def _thresholded_relu(op: Any, x: Any, out: Any) -> Any:
     alpha = constant(op, attribute(out.producer(), "alpha", 1.0))
     return op.Where(op.Greater(x, alpha), x, constant(op, 0.0))
@@ -190,6 +197,7 @@ RULES = (
     _split("celu", "Celu", ("Elu", "Mul"), _celu),
     _split("selu", "Selu", ("Elu", "Mul"), _selu),
     _split("softsign", "Softsign", ("Abs", "Add", "Div"), _softsign),
+    _split("prelu", "PRelu", ("Relu", "Neg", "Mul", "Sub"), _prelu),
     _split("thresholded-relu", "ThresholdedRelu", ("Greater", "Where"), _thresholded_relu),
     Rule("gather-indices", "indices below zero count from the end, and targets document the others only", ("Gather",), ("Gather",), (_any("Gather"),),
          _negative_indices, commutes=False),

@@ -100,6 +100,12 @@ def _batch_norm(_view: View, _operator: Operator) -> str | None:
     return "standing alone it needs 8-bit parameters: write it as a product and a sum"
 
 
+def _prelu(view: View, operator: Operator) -> str | None:
+    slope = view.tensor(operator, 1)
+    many = slope is not None and any(size != 1 for size in slope.shape)
+    return "a slope for each channel did not finalize with 16 bits" if many else None
+
+
 _WRONG: dict[str, Callable[[View, Operator], str | None]] = {
     "AveragePool": _average_pool,
     "ConvTranspose": _conv_transpose,
@@ -114,4 +120,5 @@ _EXTRA: dict[str, Callable[[View, Operator], str | None]] = {
     "BatchNormalization": _batch_norm,
     "Gemm": _gemm,
     "LayerNormalization": _layer_norm,
+    "PRelu": _prelu,
 }
