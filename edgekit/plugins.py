@@ -28,6 +28,7 @@ BUILT_IN = {
         "adb": "edgekit.transports.adb",
         "ios": "edgekit.transports.ios",
         "local": "edgekit.transports.local",
+        "serial": "edgekit.transports.serial",
         "ssh": "edgekit.transports.ssh",
         "virtual": "edgekit.transports.virtual",
     },

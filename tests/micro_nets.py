@@ -70,3 +70,21 @@ def reference(path: Path, inputs: Any) -> Any:
     session = tflite.session(opened, reference_kernels=True)
     (name,) = (spec.name for spec in opened.signature.inputs)
     return [next(iter(session.run({name: x}).values())) for x in inputs]
+
+
+def wide(path: Path) -> Path:
+    """A classifier of int16 activations and int8 weights (16x8): convolution, average pool, dense."""
+    rng, net = np.random.default_rng(8), Net()
+    x = net.tensor("image", (1, 8, 8, 3), "int16", scale=1 / 8192)
+    a = net.tensor("a", (1, 8, 8, 8), "int16", scale=1 / 4096)
+    scales = np.linspace(0.002, 0.01, 8)
+    weights = net.constant("w0", rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8), scale=scales)
+    bias = net.constant("b0", rng.integers(-500, 500, 8).astype(np.int64), scale=scales / 8192)
+    conv = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    net.add("CONV_2D", [x, weights, bias], [a], version=4, table="Conv2DOptions", fusedActivationFunction=1, **conv)
+    b = net.tensor("b", (1, 1, 1, 8), "int16", scale=1 / 4096)
+    net.add("AVERAGE_POOL_2D", [a], [b], version=3, table="Pool2DOptions", filterHeight=8, filterWidth=8, strideH=1, strideW=1, padding=1)
+    c = net.tensor("scores", (1, 8), "int16", scale=1 / 4096)
+    net.add("RESHAPE", [b, net.constant("shape", np.array([1, 8], np.int32))], [c])
+    path.write_bytes(net.pack([x], [c]))
+    return path

@@ -31,12 +31,17 @@ def pool_means(source: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
     return flatbuffer.write(out, flatbuffer.dump(model)), tuple(f"{name}: {note}" for name in reversed(changed))
 
 
-def refuse(graph: Graph, name: str) -> None:
-    """Refuse what no integer-only core runs: loops, weights of a dynamic-range model, float activations. Raises `ConversionError` by operator."""
+def refuse_loops(graph: Graph, name: str) -> None:
+    """Refuse control flow, also in a model that is still in float: no quantizer makes integers of it. Raises `ConversionError` by operator."""
     loops = [o for o in graph.operators if o.type in LOOPS]
     if loops:
-        hint = "unroll the recurrent layer (unroll=True in Keras), or make a streaming model that takes and gives its state"
+        hint = "run one step of the recurrent layer at a time, with its state as input and output; or replace it by convolutions over time"
         raise ConversionError(f"{name}: {loops[0].type} ({loops[0].name}) is a loop, which stays in float and is not for microcontrollers", hint)
+
+
+def refuse(graph: Graph, name: str) -> None:
+    """Refuse what no integer-only core runs: loops, weights of a dynamic-range model, float activations. Raises `ConversionError` by operator."""
+    refuse_loops(graph, name)
     left = [(o, t) for o in graph.operators if o.type not in EDGES for t in _data(graph, o) if t.dtype in FLOATS]
     if not left:
         return

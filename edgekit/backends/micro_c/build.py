@@ -31,6 +31,7 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     if own in ("w8", "w8-dynamic"):
         tflite_micro.refuse(tflite.graph(model.path), model.name)
     if own is None:
+        tflite_micro.refuse_loops(tflite.graph(model.path), model.name)
         path, notices = tflite_micro.pool_means(model.path, context.workdir / "pooled.tflite")
         model = dataclasses.replace(model, path=path)
     build = quantizer.prepare(model, dataclasses.replace(context, io="int8"))
