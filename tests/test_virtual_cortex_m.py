@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edgekit import resources
 from edgekit.errors import EdgekitError
 from edgekit.job import Job, Result, TensorFile
 from edgekit.tensors import TensorSpec, write_raw
@@ -138,3 +140,36 @@ def test_stack_is_measured(tmp_path: Path) -> None:
 def test_an_unknown_core_or_option_is_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
     result, _ = run(tmp_path, **fields)
     assert (result.status, result.stage) == ("failed", "prepare")
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None and not os.environ.get("CI"), reason="no cmake here")
+@pytest.mark.slow
+def test_cmake_builds_the_peer_of_a_model(tmp_path: Path) -> None:
+    model = micro_models.accumulator(tmp_path / "made")
+    (model / "edgekit_model.h").write_text((model / "edgekit_model.h").read_text() + "\n#define EDGEKIT_BUFFER_BYTES 64u\n")
+    source = resources.directory("apps") / "mcu"
+    subprocess.run(["cmake", "-S", str(source), "-B", "build", f"-DEDGEKIT_MODEL={model}"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", "build"], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "build/uart_host").is_file()
+    failed = subprocess.run(["cmake", "-S", str(source), "-B", "other"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert failed.returncode != 0 and "names no folder" in failed.stderr
+
+
+ZEPHYR = {
+    "device.h": "struct device; int device_is_ready(const struct device *); extern const struct device stand_in;\n"
+    "#define DT_CHOSEN(name) name\n#define DEVICE_DT_GET(node) (&stand_in)\n",
+    "drivers/uart.h": "struct device; int uart_poll_in(const struct device *, unsigned char *);\n"
+    "void uart_poll_out(const struct device *, unsigned char);\n",
+    "kernel.h": "#include <stdint.h>\nuint32_t k_cycle_get_32(void);\n",
+}
+"""Declarations of the few functions of Zephyr that the application calls, as its reference gives them."""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None and not os.environ.get("CI"), reason="no C compiler here")
+def test_the_zephyr_application_is_sound_c(tmp_path: Path) -> None:
+    for name, text in ZEPHYR.items():
+        (tmp_path / "zephyr" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "zephyr" / name).write_text(text)
+    source = resources.directory("apps") / "mcu"
+    strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    subprocess.run(["gcc", *strict, f"-I{tmp_path}", f"-I{source}", str(source / "zephyr/main.c")], check=True)
