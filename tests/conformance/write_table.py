@@ -20,7 +20,8 @@ HEAD = """# ONNX operators on Hexagon
 
 ONNX ships tests of single operators. Every one with float tensors ({count} cases of onnx {onnx}) was taken through the `{target}` route with
 16-bit activations (`{precision}`) and run on Qualcomm's HTP simulator (onnxruntime-qnn {qnn}) with CPU fallback disabled. Weights and settings
-are constants of the model, as exporters write them; each case is calibrated on its own inputs.
+are constants of the model, as exporters write them; each case is calibrated on its own inputs. Of a matrix product the error is a share of the
+sum of its terms' magnitudes, since the chip multiplies two 16-bit matrices with 8 bits of one of them.
 
 | outcome | cases | meaning |
 | --- | --- | --- |
