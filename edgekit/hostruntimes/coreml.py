@@ -33,7 +33,7 @@ def _interpreter(job: Job) -> Runtime:
         torch = require("torch", extra="coreml", purpose="running a Core ML package on this machine")
     except MissingPackageError as error:
         raise RunnerError(error.message, error.hint, stage="library") from error
-    if job.accelerator != "cpu":
+    if job.accelerator not in ("cpu", "all"):  # all units that there are: here it is one
         raise RunnerError(f"the runtime coreml has no accelerator {job.accelerator!r} here; it computes as the cpu unit does", stage="prepare")
     check_options(job, ("engine",))
     torch.set_num_threads(job.threads)

@@ -12,12 +12,20 @@ private func argument(_ name: String) -> String? {
     return arguments[at + 1]
 }
 
+/// Removes the folders of earlier runs: not every tool that brings jobs can.
+private func clear(_ runs: URL, but current: String) {
+    for name in (try? FileManager.default.contentsOfDirectory(atPath: runs.path)) ?? [] where name != current {
+        try? FileManager.default.removeItem(at: runs.appendingPathComponent(name))
+    }
+}
+
 private func folders() -> (URL, URL)? {
     guard let job = argument("--job"), let result = argument("--result") else { return nil }
     #if os(iOS)
     let documents = FileManager.default.urls(for: .documentDirectory, in: .userDomainMask)[0]
     guard let from = try? inside(documents, job, .job), let to = try? inside(documents, result, .job) else { return nil }
     try? FileManager.default.createDirectory(at: to, withIntermediateDirectories: true)
+    clear(documents.appendingPathComponent("edgekit"), but: from.deletingLastPathComponent().lastPathComponent)
     return (from, to)
     #else
     return (URL(fileURLWithPath: job), URL(fileURLWithPath: result))
