@@ -35,4 +35,7 @@ def route(source_format: str, accepts: Sequence[str]) -> tuple[ModuleType, ...]:
             return tuple(importlib.import_module(f"edgekit.converters.{name}") for name in chains[reached[0]])
         chains = {**{result: (*chains[source], name) for (source, result), name in HOPS.items() if source in chains}, **chains}
     what = f"no way from {source_format} to {' or '.join(accepts)}"
-    raise ConversionError(what, "the target's backend takes none of the formats this model can become")
+    hint = "the target's backend takes none of the formats this model can become"
+    if accepts == ("mlprogram",):
+        hint = "coremltools reads neither ONNX nor LiteRT: give the PyTorch, Keras or SavedModel source of the model"
+    raise ConversionError(what, hint)
