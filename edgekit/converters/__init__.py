@@ -17,6 +17,7 @@ HOPS = {
     ("keras", "onnx"): "keras_to_onnx",
     ("savedmodel", "onnx"): "savedmodel_to_onnx",
     ("tflite", "onnx"): "tflite_to_onnx",
+    ("onnx", "torch"): "onnx_to_torch",
     ("torch", "mlprogram"): "torch_to_mlprogram",
     ("keras", "mlprogram"): "keras_to_mlprogram",
     ("savedmodel", "mlprogram"): "savedmodel_to_mlprogram",
@@ -35,7 +36,4 @@ def route(source_format: str, accepts: Sequence[str]) -> tuple[ModuleType, ...]:
             return tuple(importlib.import_module(f"edgekit.converters.{name}") for name in chains[reached[0]])
         chains = {**{result: (*chains[source], name) for (source, result), name in HOPS.items() if source in chains}, **chains}
     what = f"no way from {source_format} to {' or '.join(accepts)}"
-    hint = "the target's backend takes none of the formats this model can become"
-    if accepts == ("mlprogram",):
-        hint = "coremltools reads neither ONNX nor LiteRT: give the PyTorch, Keras or SavedModel source of the model"
-    raise ConversionError(what, hint)
+    raise ConversionError(what, "the target's backend takes none of the formats this model can become")
