@@ -133,4 +133,5 @@ class _Loaded(Bound):
 
     def delegation(self) -> Delegation | None:
         """What the provider says it took; nothing may be left, as fallback is disabled."""
-        return assignment(self.session, "qnn")
+        found = assignment(self.session, "qnn")
+        return found and msgspec.structs.replace(found, delegate="hexagon")

@@ -41,7 +41,7 @@ def search(job: Job, model: Model) -> tuple[Plan, Built]:
         built.append(found if isinstance(found, Built) else None)
 
     for tier in tiers:
-        if planner.settled(points, options.prefer):
+        if planner.settled(points, options.prefer, job.target.tolerance.quantization):
             skipped |= {candidate.precision: "not built: one that comes before it fits" for candidate in tier}
             continue
         for candidate in tier:

@@ -104,4 +104,4 @@ def _store(proto: Any, layer: OnnxLayer, rounded: Rounded) -> None:
     shapes = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
     protos.set_constant(proto, layer.weight, layer.from_matrix(rounded.weight.astype(np.float32), shapes[layer.weight]))
     if layer.bias and layer.kind != "ConvTranspose":
-        protos.set_constant(proto, layer.bias, rounded.bias.astype(np.float32))
+        protos.set_constant(proto, layer.bias, rounded.bias.astype(np.float32).reshape(shapes[layer.bias]))

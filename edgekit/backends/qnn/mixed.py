@@ -18,7 +18,7 @@ MOST_BYTES = 1.05
 def choose(
     floating: Any, rounded: Any, eight: Any, samples: Sequence[Arrays], progress: stream.Progress
 ) -> tuple[list[frozenset[str]], dict[str, sensitivity.Cost]]:
-    """Groups of activations worth 16 bits, most noise an element first, and what each activation costs in 8.
+    """Groups of activations worth 16 bits, most noise a byte first, and what each activation costs in 8.
 
     `floating` is the float graph, `rounded` the one with rounded weights, `eight` its 8-bit QDQ form.
     """

@@ -1,0 +1,141 @@
+"""What Hexagon users report, on the HTP simulator: half range, hard-swish, unfolded blocks, integer edges, placement, wrong chips."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgekit import formats, target
+from edgekit.backends import Artifact, Candidate, Context, qnn
+from edgekit.errors import ConversionError
+from edgekit.hostruntimes import onnxruntime_qnn
+from edgekit.qdq import protos
+from tests.e2e.cli import edgekit
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime_qnn")
+pytestmark = pytest.mark.slow
+
+SOFTPLUS = "(float[1, 6] x) => (float[1, 6] y) { e = Exp (x)  s = Add (e, one)  y = Log (s) }"
+NORM = """(float[1, 4, 32] x) => (float[1, 4, 32] y)
+    { m = ReduceMean <axes = [-1]> (x)  d = Sub (x, m)  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  w = Add (v, epsilon)  s = Sqrt (w)
+      y = Div (d, s) }"""
+
+
+def write(folder: Path, text: str, **constants: object) -> Path:
+    """A model of onnx's text form with its constants."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> net {text}')
+    for name, value in constants.items():
+        protos.set_constant(model, name, np.asarray(value, np.float32))
+    onnx.save(model, folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+def build(path: Path, precision: str, samples: list[np.ndarray], io: str = "float32") -> Artifact:
+    (path.parent / "work").mkdir(exist_ok=True)
+    context = Context(target.load("hexagon-v75"), [{"x": x} for x in samples], path.parent / "work", io)
+    return qnn.prepare(formats.open(str(path)), context)(Candidate(precision, "nearest"))
+
+
+def test_a_softplus_written_out_is_right_in_half_precision(tmp_path):
+    x = np.array([[-3, 0, 5, 11, 12, 20]], np.float32)  # exp(12) is beyond 65504
+    artifact = build(write(tmp_path, SOFTPLUS, one=1.0), "fp16", [x])
+    got = qnn.emulate(artifact).run({"x": x})["y"]
+    assert np.abs(got - np.log1p(np.exp(x.astype(np.float64)))).max() < 0.012  # the HTP approximates it to 0.01
+
+
+def test_a_norm_written_out_is_right_in_half_precision(tmp_path):
+    x = np.random.RandomState(0).randn(1, 4, 32).astype(np.float32) * 400  # squares are beyond 65504
+    x[0, 3] = 1.25  # no variance: the square root of epsilon divides
+    artifact = build(write(tmp_path, NORM, epsilon=1e-8), "fp16", [x])
+    got = qnn.emulate(artifact).run({"x": x})["y"]
+    centered = x - x.mean(-1, keepdims=True)
+    right = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-8)
+    assert np.abs(got - right)[:, :3].max() < 0.02
+    assert np.abs(got - right)[:, 3].max() < 0.01
+
+
+def test_what_leaves_half_precision_is_named_with_its_value(tmp_path):
+    path = write(tmp_path, "(float[1, 6] x) => (float[1, 6] y) { huge = Exp (x)  y = Mul (huge, tiny) }", tiny=1e-6)
+    with pytest.raises(ConversionError, match=r"Exp: huge reaches 1\.628e\+05, and half precision ends at 65504"):
+        build(path, "fp16", [np.full((1, 6), 12.0, np.float32)])
+
+
+def test_a_hard_swish_reaches_beyond_one(tmp_path):
+    rng = np.random.default_rng(0)
+    path = write(tmp_path, "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w)  y = HardSwish (a) }", w=np.eye(4)[:, :, None, None] * 4)
+    samples = [rng.uniform(-2.5, 2.5, (1, 4, 8, 8)).astype(np.float32) for _ in range(4)]
+    got = qnn.emulate(build(path, "a8w8", samples)).run({"x": samples[0]})["y"]
+    a = samples[0] * 4
+    assert np.abs(got - a * np.clip(a + 3, 0, 6) / 6).max() < 0.1
+    assert got.max() > 9
+
+
+def test_an_unfolded_block_runs_whole_in_integers(tmp_path):
+    """Convolution, batch normalization and a GELU of seven operators, as exporters leave them."""
+    rng = np.random.default_rng(0)
+    text = """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y)
+    { c = Conv <pads = [1, 1, 1, 1]> (x, w)  b = BatchNormalization (c, gain, shift, mean, variance)
+      r = Div (b, root)  e = Erf (r)  p = Add (e, one)  h = Mul (b, p)  y = Mul (h, half) }"""
+    weights = {"w": rng.standard_normal((4, 4, 3, 3)) * 0.3, "gain": [1, 2, 0.5, 1], "shift": [0, 1, -1, 0], "mean": [0.1] * 4, "variance": [1, 4, 1, 2]}
+    path = write(tmp_path, text, root=2**0.5, one=1.0, half=0.5, **weights)
+    samples = [rng.standard_normal((1, 4, 8, 8)).astype(np.float32) for _ in range(8)]
+    artifact = build(path, "a8w8", samples)
+    right, got = (session.run({"x": samples[0]})["y"] for session in (formats.session(formats.open(str(path))), qnn.emulate(artifact)))
+    assert np.abs(right - got).max() < 0.1
+    assert 10 * np.log10((right**2).sum() / ((right - got) ** 2).sum()) > 30
+    kinds = {operator.type for operator in qnn.graph(artifact).operators}
+    assert kinds == {"QuantizeLinear", "DequantizeLinear", "Conv", "Gelu"}
+
+
+def test_integer_edges_hold_what_the_float_ones_stand_for(tmp_path):
+    rng = np.random.default_rng(0)
+    path = write(tmp_path, "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w)  y = HardSwish (a) }", w=rng.standard_normal((4, 4, 1, 1)))
+    samples = [rng.standard_normal((1, 4, 8, 8)).astype(np.float32) for _ in range(4)]
+    artifact = build(path, "a8w8", samples, io="int8")
+    (into,), (out,) = artifact.signature.inputs, artifact.signature.outputs
+    assert (into.dtype, out.dtype) == ("uint8", "uint8")
+    stored = np.clip(np.rint(samples[0] / into.scale) + into.zero_point, 0, 255).astype(np.uint8)
+    got = (qnn.emulate(artifact).run({"x": stored})["y"].astype(np.float32) - out.zero_point) * np.float32(out.scale)
+    right = formats.session(formats.open(str(path))).run({"x": samples[0]})["y"]
+    assert np.abs(got - right).max() < 0.1
+
+
+def test_a_refusal_names_the_operator(tmp_path):
+    path = write(tmp_path, "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Relu (x)  y = Acos (a) }")
+    with pytest.raises(ConversionError, match="does not take Acos in layer"):
+        build(path, "a8w8", [np.ones((1, 4, 8, 8), np.float32)])
+
+
+def test_the_device_reports_where_operators_ran(tmp_path):
+    """The two commands of a user: the bundle says for which chip and SDK it was built, the report where everything ran."""
+    rng = np.random.default_rng(0)
+    write(tmp_path, "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w)  y = HardSwish (a) }", w=rng.standard_normal((4, 4, 1, 1)))
+    np.savez(tmp_path / "data.npz", x=rng.standard_normal((12, 1, 4, 8, 8)).astype(np.float32))
+    made = edgekit("package", "net.onnx", "--target", "hexagon-v75", "--calibration", "data.npz", "--rounding", "nearest", "--json", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    done = edgekit("test", "net-hexagon-v75.edgekit", "--device", "virtual:hexagon-v75", "--json", "report.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    text = (tmp_path / "report.json").read_text()
+    reported = next(found for found in _all(json.loads(text), "reported") if found)
+    assert reported["delegate"] == "qnn"
+    assert reported["nodes"] == reported["total"] > 0
+    other = edgekit("test", "net-hexagon-v75.edgekit", "--device", "virtual:hexagon-v68", cwd=tmp_path)
+    assert other.returncode != 0
+    assert "built for Hexagon v75, and the device is v68" in other.stderr + other.stdout
+
+
+def _all(document: object, key: str) -> list:
+    if isinstance(document, list):
+        return [found for item in document for found in _all(item, key)]
+    if isinstance(document, dict):
+        return [value for name, value in document.items() if name == key] + [found for item in document.values() for found in _all(item, key)]
+    return []
+
+
+def test_the_sdk_and_the_libraries_of_the_device_are_named():
+    assert onnxruntime_qnn.sdk_version().startswith("2.")
+    assert onnxruntime_qnn.device_libraries(75) == ("libQnnHtp.so", "libQnnSystem.so", "libQnnHtpV75Stub.so", "libQnnHtpV75Skel.so")
