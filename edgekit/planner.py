@@ -105,9 +105,12 @@ def needs_calibration(precision: str) -> bool:
     return "a8" in precision or "a16" in precision or precision == "mixed"
 
 
-def settled(points: Iterable[Point], prefer: Prefer) -> bool:
-    """Whether later tiers need not be built: a point that fits and that the planned delegate takes is there, and fidelity is what counts."""
-    return prefer == "fidelity" and any(point.fits and point.accelerated >= LEAST_ACCELERATED for point in points)
+def settled(points: Iterable[Point], prefer: Prefer, tolerances: dict[str, Tolerance] | None = None) -> bool:
+    """Whether later tiers need not be built: a point that fits, is within its tolerance and is taken by the planned delegate is there, and
+    fidelity is what counts.
+    """
+    good = [point for point in points if point.fits and point.accelerated >= LEAST_ACCELERATED]
+    return prefer == "fidelity" and any(within(point, (tolerances or {}).get(point.candidate.precision)) for point in good)
 
 
 def choose(points: Sequence[Point], tolerances: dict[str, Tolerance], prefer: Prefer, skipped: dict[str, str] | None = None) -> Plan:

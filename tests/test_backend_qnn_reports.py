@@ -20,6 +20,7 @@ pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.slow
 
 SOFTPLUS = "(float[1, 6] x) => (float[1, 6] y) { e = Exp (x)  s = Add (e, one)  y = Log (s) }"
+BLOCK = "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w)  y = HardSwish (a) }"
 NORM = """(float[1, 4, 32] x) => (float[1, 4, 32] y)
     { m = ReduceMean <axes = [-1]> (x)  d = Sub (x, m)  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  w = Add (v, epsilon)  s = Sqrt (w)
       y = Div (d, s) }"""
@@ -66,7 +67,7 @@ def test_what_leaves_half_precision_is_named_with_its_value(tmp_path):
 
 def test_a_hard_swish_reaches_beyond_one(tmp_path):
     rng = np.random.default_rng(0)
-    path = write(tmp_path, "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w)  y = HardSwish (a) }", w=np.eye(4)[:, :, None, None] * 4)
+    path = write(tmp_path, BLOCK, w=np.eye(4)[:, :, None, None] * 4)
     samples = [rng.uniform(-2.5, 2.5, (1, 4, 8, 8)).astype(np.float32) for _ in range(4)]
     got = qnn.emulate(build(path, "a8w8", samples)).run({"x": samples[0]})["y"]
     a = samples[0] * 4
@@ -80,8 +81,8 @@ def test_an_unfolded_block_runs_whole_in_integers(tmp_path):
     text = """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y)
     { c = Conv <pads = [1, 1, 1, 1]> (x, w)  b = BatchNormalization (c, gain, shift, mean, variance)
       r = Div (b, root)  e = Erf (r)  p = Add (e, one)  h = Mul (b, p)  y = Mul (h, half) }"""
-    weights = {"w": rng.standard_normal((4, 4, 3, 3)) * 0.3, "gain": [1, 2, 0.5, 1], "shift": [0, 1, -1, 0], "mean": [0.1] * 4, "variance": [1, 4, 1, 2]}
-    path = write(tmp_path, text, root=2**0.5, one=1.0, half=0.5, **weights)
+    norm = {"gain": [1, 2, 0.5, 1], "shift": [0, 1, -1, 0], "mean": [0.1] * 4, "variance": [1, 4, 1, 2]}
+    path = write(tmp_path, text, root=2**0.5, one=1.0, half=0.5, w=rng.standard_normal((4, 4, 3, 3)) * 0.3, **norm)
     samples = [rng.standard_normal((1, 4, 8, 8)).astype(np.float32) for _ in range(8)]
     artifact = build(path, "a8w8", samples)
     right, got = (session.run({"x": samples[0]})["y"] for session in (formats.session(formats.open(str(path))), qnn.emulate(artifact)))
@@ -93,7 +94,7 @@ def test_an_unfolded_block_runs_whole_in_integers(tmp_path):
 
 def test_integer_edges_hold_what_the_float_ones_stand_for(tmp_path):
     rng = np.random.default_rng(0)
-    path = write(tmp_path, "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w)  y = HardSwish (a) }", w=rng.standard_normal((4, 4, 1, 1)))
+    path = write(tmp_path, BLOCK, w=rng.standard_normal((4, 4, 1, 1)))
     samples = [rng.standard_normal((1, 4, 8, 8)).astype(np.float32) for _ in range(4)]
     artifact = build(path, "a8w8", samples, io="int8")
     (into,), (out,) = artifact.signature.inputs, artifact.signature.outputs
@@ -113,7 +114,7 @@ def test_a_refusal_names_the_operator(tmp_path):
 def test_the_device_reports_where_operators_ran(tmp_path):
     """The two commands of a user: the bundle says for which chip and SDK it was built, the report where everything ran."""
     rng = np.random.default_rng(0)
-    write(tmp_path, "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w)  y = HardSwish (a) }", w=rng.standard_normal((4, 4, 1, 1)))
+    write(tmp_path, BLOCK, w=rng.standard_normal((4, 4, 1, 1)))
     np.savez(tmp_path / "data.npz", x=rng.standard_normal((12, 1, 4, 8, 8)).astype(np.float32))
     made = edgekit("package", "net.onnx", "--target", "hexagon-v75", "--calibration", "data.npz", "--rounding", "nearest", "--json", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
@@ -121,7 +122,7 @@ def test_the_device_reports_where_operators_ran(tmp_path):
     assert done.returncode == 0, done.stderr + done.stdout
     text = (tmp_path / "report.json").read_text()
     reported = next(found for found in _all(json.loads(text), "reported") if found)
-    assert reported["delegate"] == "qnn"
+    assert reported["delegate"] == "hexagon"
     assert reported["nodes"] == reported["total"] > 0
     other = edgekit("test", "net-hexagon-v75.edgekit", "--device", "virtual:hexagon-v68", cwd=tmp_path)
     assert other.returncode != 0

@@ -126,5 +126,5 @@ def _noise(proto: Any, name: str, grid: Affine, values: Sequence[Mapping[str, Ar
         for place, output in enumerate(outputs):
             power[place] += float((sample[output].astype(np.float64) ** 2).sum())
             error[place] += float(((found.get(output, sample[output]).astype(np.float64) - sample[output]) ** 2).sum())
-    found = float((error / np.maximum(power, 1e-30)).max())
-    return found if found < 1.0 else 1.0  # NaN too: a logarithm of what was rounded to zero
+    worst = float((error / np.maximum(power, 1e-30)).max())
+    return worst if worst < 1.0 else 1.0  # NaN too: a logarithm of what was rounded to zero

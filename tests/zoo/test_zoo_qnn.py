@@ -1,0 +1,131 @@
+"""Trained models on Hexagon's simulator: every operator there or named, parity against the float source, context binaries of two generations.
+
+`python -m tests.zoo.test_zoo_qnn` measures the same rows and writes their table into docs/hexagon.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from edgekit import converters, formats, hops, opset, parity, target
+from edgekit.backends import Candidate, Context, qnn
+from edgekit.errors import ConversionError
+from tests.zoo import table
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "hexagon.md"
+START, END = "<!-- table: python -m tests.zoo.test_zoo_qnn -->\n", "<!-- end of table -->\n"
+CALIBRATION, EVALUATION = 8, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model, the precision it is built in, and the SQNR asked of its worst output; or the operator that the HTP refuses."""
+
+    precision: str
+    least_db: float = 0.0
+    refused: str = ""
+
+
+CASES = {
+    "efficientnet-lite0": Case("mixed", 20.0),
+    "mobilenet-v2": Case("a16w8", 8.0),  # untrained weights: every layer's error reaches the output
+    "ppocr-cls": Case("mixed", 25.0),
+    "ppocr-det": Case("a16w8", 25.0),
+    "silero-vad": Case("a16w8", 8.0),  # its probability is near 0 on what is no speech
+    "basic-pitch-onnx": Case("fp16", 20.0),  # its logarithm of powers spans more than a linear grid of 16 bits
+    "magika": Case("a16w8", 30.0),
+}
+OLDER = ("ppocr-cls",)
+"""Models that are also built for Hexagon v68."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What came of one model: the worst output's SQNR (dB) on the simulator, bytes of the context binary, or why there is none."""
+
+    model: str
+    target: str
+    precision: str
+    accelerated: int = 0
+    operators: int = 0
+    sqnr_db: float = 0.0
+    context_bytes: int = 0
+    refused: str = ""
+
+
+def measure(name: str, target_name: str, precision: str, folder: Path) -> Row:
+    """Build a model with natural samples and run it on the simulator beside its float source."""
+    row, profile = table.rows()[name], target.load(target_name)
+    source = model = formats.open(row.reference, row.inputs)
+    for number, hop in enumerate(converters.route(source.format, qnn.accepts)):
+        (folder / str(number)).mkdir()
+        model = hop.convert(model, folder / str(number))
+    calibration, judged = (_samples(row, source, *which) for which in ((CALIBRATION, 1), (EVALUATION, 7)))
+    (folder / "build").mkdir()
+    try:
+        artifact = qnn.prepare(model, Context(profile, calibration, folder / "build"))(Candidate(precision, "second-order"))
+    except ConversionError as error:
+        return Row(name, target_name, precision, refused=error.message)
+    assert (artifact.path / "context.onnx").stat().st_size > 0
+    verdicts = opset.check(qnn.graph(artifact), profile)
+    right = hops.run(formats.session(source), source.signature, judged)
+    got = hops.run(qnn.emulate(artifact), artifact.signature, judged)
+    loss = parity.compare_all(right, got, reference_specs=source.signature.outputs, other_specs=artifact.signature.outputs)
+    worst = min((output.sqnr_db for output in loss if output.sqnr_db is not None), default=math.inf)
+    taken = sum(verdict.status == "accelerated" for verdict in verdicts)
+    return Row(name, target_name, precision, taken, len(verdicts), worst, (artifact.path / "context.onnx").stat().st_size)
+
+
+def _samples(row: table.Row, source: formats.Model, count: int, seed: int) -> list[dict[str, Any]]:
+    made = row.samples(count, seed)
+    values = list(made.values())
+    specs = enumerate(source.signature.inputs)
+    named = [(spec, made.get(spec.name, values[min(place, len(values) - 1)])) for place, spec in specs]
+    return [{spec.name: np.asarray(array[index]).reshape(spec.shape) for spec, array in named} for index in range(count)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "target_name"), [*((name, "hexagon-v75") for name in CASES), *((name, "hexagon-v68") for name in OLDER)])
+def test_zoo(name: str, target_name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    case = CASES[name]
+    row = measure(name, target_name, case.precision, tmp_path)
+    if case.refused:
+        assert case.refused in row.refused
+        return
+    assert not row.refused
+    assert row.accelerated == row.operators > 0
+    assert row.sqnr_db >= case.least_db
+
+
+def text(rows: list[Row]) -> str:
+    """The table in Markdown."""
+    lines = ["| model | target | precision | operators on the HTP | SQNR | context binary |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        figures = f"{row.accelerated} of {row.operators} | {row.sqnr_db:.1f} dB | {row.context_bytes / 1e6:.2f} MB"
+        lines.append(f"| {row.model} | {row.target} | {row.precision} | {f'refused: {row.refused} | |' if row.refused else figures} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure every row, print it, and rewrite the table."""
+    rows = []
+    for name, target_name in [*((name, "hexagon-v75") for name in CASES), *((name, "hexagon-v68") for name in OLDER)]:
+        with tempfile.TemporaryDirectory() as scratch:
+            rows.append(measure(name, target_name, CASES[name].precision, Path(scratch)))
+        print(rows[-1], flush=True)
+    document = DOCUMENT.read_text()
+    before, after = document.index(START) + len(START), document.index(END)
+    DOCUMENT.write_text(document[:before] + text(rows) + document[after:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
