@@ -9,7 +9,7 @@ import pytest
 from edgekit import formats, job, target
 from edgekit.backends import Candidate, Context
 from edgekit.backends import qnn as backend
-from edgekit.errors import UsageError
+from edgekit.errors import RunnerError, UsageError
 from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.job import Job, TensorFile
 from edgekit.tensors import TensorSpec
@@ -44,6 +44,18 @@ def test_an_artifact_of_another_generation_never_runs(tmp_path):
     job.write(tmp_path, Job("onnxruntime-qnn", "hexagon", ((TensorFile("x", "float32", (1,), "x.raw"),),), (spec,)))
     with pytest.raises(UsageError, match="built for Hexagon v73, and the device is v68"):
         virtual.connect("hexagon-v68", {}).execute(tmp_path, tmp_path / "result", 10)
+
+
+@pytest.mark.parametrize("option", ["provider.backend_path", "performance"])
+def test_an_option_that_nothing_reads_is_refused(option):
+    spec = TensorSpec("y", (1,), "float32")
+    asked = Job("onnxruntime-qnn", "hexagon", ((TensorFile("x", "float32", (1,), "x.raw"),),), (spec,), accelerator="qnn", options={option: "1"})
+    with pytest.raises(RunnerError, match=f"has no option '{option}'"):
+        onnxruntime_qnn.open(asked)
+
+
+def test_the_libraries_of_a_phone_are_those_of_its_generation():
+    assert onnxruntime_qnn.device_libraries(68) == ("libQnnHtp.so", "libQnnSystem.so", "libQnnHtpV68Stub.so", "libQnnHtpV68Skel.so")
 
 
 @pytest.mark.parametrize("code", sorted(onnxruntime_qnn.CODES))

@@ -30,6 +30,10 @@ CODES = {
 """What the load errors of phones mean, by QNN's own number (as field reports explain them)."""
 
 
+TUNING = ("htp_performance_mode", "htp_graph_finalization_optimization_mode", "vtcm_mb", "rpc_control_latency")
+"""Options of the provider that change how fast a phone runs an artifact, not what it computes: a job's `provider.KEY`, here as there."""
+
+
 class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`build.json`: what the artifact was built for, and with what."""
 
@@ -51,7 +55,7 @@ def device_libraries(arch: int) -> tuple[str, ...]:
 
 def open(job: Job) -> Runtime:
     """Import the runtime. Raises `RunnerError` (stage `library`) when it is absent."""
-    check_options(job, ("hexagon_arch",))
+    check_options(job, ("hexagon_arch", *(f"provider.{key}" for key in TUNING)))
     try:
         module, qnn = libraries()
     except MissingPackageError as error:
@@ -76,35 +80,35 @@ def sdk_version() -> str:
     return found[1].decode() if found else ""
 
 
-def session(model: Path, arch: int, soc_model: int = 0, context: Path | None = None) -> Any:
-    """A session in which every node runs on the HTP; with `context` also the context binary is written there.
+def session(model: Path, arch: int, soc_model: int = 0, context: Path | None = None, tuning: Mapping[str, str] | None = None) -> Any:
+    """A session in which every node runs on the HTP; with `context` also the context binary is written there. `tuning` are provider options.
 
     Raises `RunnerError` (stage `prepare`) when an operator is refused or the graph cannot be finalized.
     """
     entries = {"session.disable_cpu_ep_fallback": "1", "session.record_ep_graph_assignment_info": "1"}
     if context:
         entries |= {"ep.context_enable": "1", "ep.context_embed_mode": "1", "ep.context_file_path": str(context)}
-    return _session(model, arch, soc_model, entries)
+    return _session(model, arch, soc_model, entries, tuning or {})
 
 
 def left_over(model: Path, arch: int, soc_model: int = 0) -> tuple[tuple[str, str], ...]:
     """Type and name of the operators that the provider leaves to the CPU where that is allowed; empty when it cannot be told."""
     try:
-        made = _session(model, arch, soc_model, {"session.record_ep_graph_assignment_info": "1"})
+        made = _session(model, arch, soc_model, {"session.record_ep_graph_assignment_info": "1"}, {})
     except RunnerError:
         return ()
     parts = [part for part in made.get_provider_graph_assignment_info() if part.ep_name != PROVIDER]
     return tuple((node.op_type, node.name) for part in parts for node in part.get_nodes())
 
 
-def _session(model: Path, arch: int, soc_model: int, entries: Mapping[str, str]) -> Any:
+def _session(model: Path, arch: int, soc_model: int, entries: Mapping[str, str], tuning: Mapping[str, str]) -> Any:
     ort, qnn = libraries()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
     settings = {"backend_path": qnn.get_qnn_htp_path(), "htp_arch": str(arch), "offload_graph_io_quantization": "0"}
-    settings |= {"soc_model": str(soc_model)} if soc_model else {}
+    settings |= {**tuning, **({"soc_model": str(soc_model)} if soc_model else {})}
     device = next(d for d in ort.get_ep_devices() if d.ep_name == PROVIDER)
     options.add_provider_for_devices([device], settings)
     try:
@@ -124,7 +128,8 @@ def _load(job: Job, artifact: Path) -> Executable:
     asked = job.options.get("hexagon_arch", "")
     if asked and int(asked) != build.arch:
         raise RunnerError(f"the artifact was built for Hexagon v{build.arch}, and this device is v{asked}", stage="model")
-    return _Loaded(bound(job, session(artifact / "model.onnx", build.arch, build.soc_model)))
+    tuning = {key: job.options[f"provider.{key}"] for key in TUNING if f"provider.{key}" in job.options}
+    return _Loaded(bound(job, session(artifact / "model.onnx", build.arch, build.soc_model, tuning=tuning)))
 
 
 class _Loaded(Bound):

@@ -205,6 +205,7 @@ def _not_taken(model: Path, arch: int, soc_model: int) -> str:
 def _told(built: Build, desk_bytes: int) -> tuple[str, ...]:
     return (
         f"context binary for {built.soc or 'any chip'}, Hexagon v{built.arch}, onnxruntime-qnn {built.provider}, QNN SDK {built.sdk}",
+        f"a phone needs {', '.join(onnxruntime_qnn.device_libraries(built.arch))} of QNN SDK {built.sdk}",
         f"a phone loads the context binary alone; model.onnx ({desk_bytes} bytes) stays at the desk, where the simulator runs it",
         "the simulator proves values: not the chip's generation, and not latency",
     )
