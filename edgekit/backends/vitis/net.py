@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -111,18 +110,6 @@ def attribute(node: Any, name: str, default: Any = None) -> Any:
 
     found = next((a for a in node.attribute if a.name == name), None)
     return default if found is None else onnx.helper.get_attribute_value(found)
-
-
-def macs(net: Net, node: Any) -> int:
-    """Multiply-accumulates of a linear operator, 0 for others."""
-    if node.op_type not in LINEAR:
-        return 0
-    weight, out = net.shapes[node.input[1]], math.prod(net.shapes[node.output[0]])
-    if node.op_type == "Conv":
-        return out * math.prod(weight[1:])
-    if node.op_type == "ConvTranspose":
-        return math.prod(net.shapes[node.input[0]]) * math.prod(weight[1:])
-    return out * net.shapes[node.input[0]][-1]
 
 
 def units(net: Net, judge: Any) -> tuple[Unit, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from edgekit.backends.vitis.net import ALIGNED, Net, Unit
 from edgekit.backends.vitis.observe import Seen
+from edgekit.errors import ConversionError
 from edgekit.quantize.grid import TINY
 from edgekit.tensors import Array
 
@@ -65,7 +66,10 @@ def constant_range(kind: str, given: int, out: int) -> tuple[int, int]:
 
 
 def choose(net: Net, units: Sequence[Unit], seen: Mapping[str, Seen], fixed: Mapping[str, int]) -> dict[str, int]:
-    """Legal positions of every tensor in `seen`, as close to the best (or to the `fixed` one) as the ranges allow."""
+    """Legal positions of every tensor in `seen`, as close to the best (or to the `fixed` one) as the ranges allow.
+
+    Raises `ConversionError` where they do not settle.
+    """
     found = {name: fixed[name] if name in fixed else best(one.values, float(one.largest.max(initial=0))) for name, one in seen.items()}
     groups = _groups(net, units, found)
     for _ in range(LOOPS):
@@ -77,20 +81,8 @@ def choose(net: Net, units: Sequence[Unit], seen: Mapping[str, Seen], fixed: Map
             if unit.on_dpu:
                 _move(net, unit, found)
         if found == before:
-            break
-    return found
-
-
-def broken(net: Net, units: Sequence[Unit], positions: Mapping[str, int]) -> list[str]:
-    """Units whose positions of activations are out of the DPU's ranges."""
-    bad = []
-    for unit in units:
-        moved = dict(positions)
-        if unit.on_dpu:
-            _move(net, unit, moved)
-        if moved != positions:
-            bad.append(unit.output)
-    return bad + [group[0] for group in _groups(net, units, positions) if len({positions[name] for name in group}) > 1]
+            return found
+    raise ConversionError(f"the shift ranges of the DPU cannot all be kept: after {LOOPS} rounds positions still move", "split the model")
 
 
 def _groups(net: Net, units: Sequence[Unit], known: Mapping[str, int]) -> list[list[str]]:
