@@ -95,9 +95,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise `UsageError` before the work when its result could not be written to `path` after it."""
+    """Raise `UsageError` before the work when its result could not be written to `path` after it. Nothing is left there."""
+    made: list[Path] = []
+    with contextlib.suppress(OSError):  # a name that no file can have: the next lines say so
+        made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
     with _part(path) as temporary:
         temporary.touch()
+    for folder in made:
+        with contextlib.suppress(OSError):  # somebody else has put something there
+            folder.rmdir()
 
 
 @contextlib.contextmanager

@@ -15,23 +15,38 @@ _file = click.Path(path_type=Path, dir_okay=False)
 _existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
+def _millicelsius(celsius: str | float) -> int:
+    return round(float(celsius) * 1000)
+
+
+def _share(percent: str | float) -> float:
+    return float(percent) / 100
+
+
+_effect = click.option(
+    "--effect", default=5.0, show_default=True, type=_share, metavar="PERCENT", help="Smallest latency change that counts."
+)
+
+
 @click.command(short_help="Prove a bundle on devices: outputs and latency.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--device", "-d", "devices", multiple=True, required=True, metavar="D", help="Unit of the farm file, label:L, or address; repeatable.")
 @click.option("--farm", "farm_file", type=_file, help="Farm file; default: farm.toml here, or the user's own.")
-@click.option("--runs", default=100, show_default=True, type=click.IntRange(0), help="Latency: timed runs (0 takes none) ...")
-@click.option("--seconds", default=5.0, show_default=True, type=click.FloatRange(0), help="... or this long, whichever ends first.")
-@click.option("--warmup", default=10, show_default=True, type=click.IntRange(0), help="Warm-up runs at most; fewer once steady.")
+@click.option("--runs", "min_runs", default=100, show_default=True, type=click.IntRange(0), help="Latency: timed runs (0 takes none) ...")
+@click.option("--seconds", "max_seconds", default=5.0, show_default=True, type=click.FloatRange(0), help="... or this long, whichever ends first.")
+@click.option("--warmup", "warmup_runs", default=10, show_default=True, type=click.IntRange(0), help="Warm-up runs at most; fewer once steady.")
 @click.option("--threads", default=4, show_default=True, type=click.IntRange(1), help="CPU threads.")
 @click.option("--affinity", type=click.Choice(["any", "big", "little"]), default="any", show_default=True, help="Cores to run on.")
 @click.option("--accelerator", default="", metavar="A", help="Accelerator instead of the target's: cpu, xnnpack, nnapi, gpu, ...")
 @click.option("--runtime", "runtime_library", type=_existing, help="Runtime library for the device.")
-@click.option("--cool-below", type=float, metavar="CELSIUS", help="Wait until the device is no hotter, at most --cool-wait.")
-@click.option("--cool-wait", default=60.0, show_default=True, type=float, metavar="S", help="Longest wait for that.")
-@click.option("--timeout", default=600.0, show_default=True, type=float, metavar="S", help="Longest run on the device.")
-@click.option("--wait", default=600.0, show_default=True, type=float, metavar="S", help="How long to wait for a busy unit.")
+@click.option(
+    "--cool-below", "cool_below_millicelsius", type=_millicelsius, metavar="CELSIUS", help="Wait until the device is no hotter, at most --cool-wait."
+)
+@click.option("--cool-wait", "cool_wait_s", default=60.0, show_default=True, type=float, metavar="S", help="Longest wait for that.")
+@click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=float, metavar="S", help="Longest run on the device.")
+@click.option("--wait", "wait_s", default=600.0, show_default=True, type=float, metavar="S", help="How long to wait for a busy unit.")
 @click.option("--baseline", type=_file, help="Earlier run (--json) to compare latency with.")
-@click.option("--effect", default=5.0, show_default=True, type=float, metavar="PERCENT", help="Smallest latency change that counts.")
+@_effect
 @click.option("--junit", type=_file, help="Write a JUnit report.")
 @click.option("--html", type=_file, help="Write a report for people.")
 @output.json_option
@@ -67,14 +82,14 @@ def test(
 @click.command(short_help="Two reports side by side, with a verdict on latency.")
 @click.argument("before", type=_file)
 @click.argument("after", type=_file)
-@click.option("--effect", default=5.0, show_default=True, type=float, metavar="PERCENT", help="Smallest latency change that counts.")
+@_effect
 @output.json_option
 def compare(before: Path, after: Path, effect: float, json_to: str | None) -> int:
     """Compare the runs BEFORE and AFTER (files that 'edgekit test --json' wrote). Exits 1 when latency got worse by more than --effect."""
     from edgekit import report
     from edgekit.cli import compare_view
 
-    rows = compare_view.rows(report.read(before), report.read(after), effect / 100)
+    rows = compare_view.rows(report.read(before), report.read(after), effect)
     if not rows:
         raise UsageError("the two runs have no bundle and device in common", "compare runs of one device")
     if json_to:
@@ -112,19 +127,9 @@ def drift(bundle: Path, device: str, farm_file: Path | None, everything: bool, j
 
 
 def _options(values: dict[str, Any], parallel: int) -> Any:
+    """Parameters are called as the fields they fill."""
     from edgekit.runner import RunOptions
     from edgekit.tester import Options
 
-    run = RunOptions(
-        threads=values["threads"],
-        affinity=values["affinity"],
-        warmup_runs=values["warmup"],
-        min_runs=values["runs"],
-        max_seconds=values["seconds"],
-        timeout_s=values["timeout"],
-        accelerator=values["accelerator"],
-        runtime_library=values["runtime_library"],
-        cool_below_millicelsius=None if values["cool_below"] is None else round(values["cool_below"] * 1000),
-        cool_wait_s=values["cool_wait"],
-    )
-    return Options(run, values["wait"], values["baseline"], values["effect"] / 100, parallel)
+    own = {name: values.pop(name) for name in ("wait_s", "baseline", "effect")}
+    return Options(run=RunOptions(**values), parallel=parallel, **own)

@@ -13,14 +13,26 @@ from edgekit.errors import UsageError
 PRECISIONS = "auto, fp32, fp16, w8, w8-dynamic, w8a8, w8a16 (a target may have more: 'edgekit targets NAME')"
 
 
+def _bytes(size: str) -> int:
+    from edgekit.budget import parse_size
+
+    return parse_size(size)
+
+
 @click.command(short_help="Turn a model into a verified bundle for one target.")
 @click.argument("model")
 @click.option("--target", "-t", required=True, metavar="T", help="Target profile ('edgekit targets'), or a ./profile.toml.")
-@click.option("--max-size", metavar="SIZE", help="Ceiling for model + runtime + generated code, e.g. 25MB (MB = 10^6, MiB = 2^20).")
-@click.option("--max-model-size", metavar="SIZE", help="Ceiling for the artifact alone.")
-@click.option("--board", metavar="B", help="Board of a microcontroller target: its flash and SRAM are the limits ('edgekit devices').")
-@click.option("--max-flash", metavar="SIZE", help="Ceiling for code and weights on a microcontroller, e.g. 512KB.")
-@click.option("--max-sram", metavar="SIZE", help="Ceiling for arena, variables and stack there, e.g. 128KB.")
+@click.option(
+    "--max-size",
+    "max_total_bytes",
+    type=_bytes,
+    metavar="SIZE",
+    help="Ceiling for model + runtime + generated code, e.g. 25MB (MB = 10^6, MiB = 2^20).",
+)
+@click.option("--max-model-size", "max_model_bytes", type=_bytes, metavar="SIZE", help="Ceiling for the artifact alone.")
+@click.option("--board", default="", metavar="B", help="Board of a microcontroller target: its flash and SRAM are the limits ('edgekit devices').")
+@click.option("--max-flash", "max_flash_bytes", type=_bytes, metavar="SIZE", help="Ceiling for code and weights on a microcontroller, e.g. 512KB.")
+@click.option("--max-sram", "max_sram_bytes", type=_bytes, metavar="SIZE", help="Ceiling for arena, variables and stack there, e.g. 128KB.")
 @click.option("--size-of", type=click.Choice(["installed", "download"]), default="installed", show_default=True, help="Which size the ceilings mean.")
 @click.option("--precision", "-p", default="auto", show_default=True, metavar="P", help=PRECISIONS + ".")
 @click.option(
@@ -31,12 +43,12 @@ PRECISIONS = "auto, fp32, fp16, w8, w8-dynamic, w8a8, w8a16 (a target may have m
     help="How 8-bit weights are rounded.",
 )
 @click.option("--prefer", type=click.Choice(["fidelity", "size"]), default="fidelity", show_default=True, help="What 'auto' takes within the limits.")
-@click.option("--min-sqnr", type=float, metavar="DB", help="Fidelity to demand, instead of the profile's tolerance.")
+@click.option("--min-sqnr", "min_sqnr_db", type=float, metavar="DB", help="Fidelity to demand, instead of the profile's tolerance.")
 @click.option("--io", type=click.Choice(["float32", "int8"]), default="float32", show_default=True, help="Types at the edge of an integer model.")
 @click.option("--calibration", "-c", metavar="DATA", help="Folder of images or .npy/.npz, one .npz, or package.module:function.")
 @click.option("--preprocess", metavar="SPEC", help="How images become inputs: resize=256,crop=224,mean=0.5:0.5:0.5,... or a .toml file.")
 @click.option("--input", "inputs", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input; needed where the model leaves it open.")
-@click.option("--name", metavar="NAME", help="Name of the bundle; default: the model's.")
+@click.option("--name", default="", metavar="NAME", help="Name of the bundle; default: the model's.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), default=Path(), help="Folder (or .edgekit file) to write to.  [default: .]")
 @click.option(
     "--runtime-aar",
@@ -49,35 +61,17 @@ PRECISIONS = "auto, fp32, fp16, w8, w8-dynamic, w8a8, w8a16 (a target may have m
 def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...], preprocess: str | None, **values: Any) -> int:
     """Turn MODEL into a verified, size-budgeted bundle for one target.
 
-    MODEL is a file (.pt2, TorchScript .pt, .keras, .h5, .onnx, .tflite), a SavedModel folder (FOLDER#signature), or package.module:function.
+    MODEL is a file (.pt2, TorchScript .pt, .keras, .h5, .onnx, .tflite), an .mlpackage, a SavedModel folder (FOLDER#signature), or
+    package.module:function.
     """
     from edgekit import packager
-    from edgekit.budget import Limits, parse_size
+    from edgekit.budget import Limits
     from edgekit.cli import package_view
     from edgekit.preprocess import parse as parse_preprocess
 
-    options = packager.Options(
-        inputs=shapes(inputs),
-        preprocess=parse_preprocess(preprocess) if preprocess else None,
-        limits=Limits(
-            max_total_bytes=parse_size(values["max_size"]) if values["max_size"] else None,
-            max_model_bytes=parse_size(values["max_model_size"]) if values["max_model_size"] else None,
-            max_flash_bytes=parse_size(values["max_flash"]) if values["max_flash"] else None,
-            max_sram_bytes=parse_size(values["max_sram"]) if values["max_sram"] else None,
-            size_of=values["size_of"],
-        ),
-        board=values["board"] or "",
-        calibration=values["calibration"],
-        precision=values["precision"],
-        rounding=values["rounding"],
-        prefer=values["prefer"],
-        min_sqnr_db=values["min_sqnr"],
-        io=values["io"],
-        name=values["name"] or "",
-        out=values["out"],
-        runtime_aar=values["runtime_aar"],
-        rebuild=values["rebuild"],
-    )
+    limits = Limits(**{name: values.pop(name) for name in Limits.__struct_fields__})  # parameters are called as the fields they fill
+    preprocessing = parse_preprocess(preprocess) if preprocess else None
+    options = packager.Options(inputs=shapes(inputs), preprocess=preprocessing, limits=limits, **values)
     output.check_writable(json_to)
     with output.progress() as report:
         outcome = packager.package(model, target, options, report)
