@@ -88,6 +88,18 @@ def test_cmake_builds_the_library_and_ctest_runs_its_self_test(tmp_path: Path, g
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
 
 
+def test_the_model_of_an_interpreter_is_aligned_wherever_the_linker_puts_it(tmp_path: Path, interpreted: Path) -> None:
+    embed.write(interpreted, tmp_path / "library")
+    (tmp_path / "odd.c").write_text("const char odd[3] = {1, 2, 3};\n")
+    (tmp_path / "main.c").write_text(
+        '#include <stdint.h>\n#include "model_core_data.h"\nint main(void) { return (int)((uintptr_t)model_core_data % 16); }\n'
+    )
+    files = ["main.c", "odd.c", "library/src/model_core_data.c"]
+    for order in (files, [*reversed(files)]):
+        subprocess.run([HOST, *STRICT, "-Ilibrary/src", *order, "-o", "aligned"], cwd=tmp_path, check=True)
+        assert subprocess.run([str(tmp_path / "aligned")], check=False).returncode == 0
+
+
 def test_two_models_of_one_firmware_share_no_symbol_of_ours(tmp_path: Path, interpreted: Path) -> None:
     for name in ("one", "two"):
         embed.write(interpreted, tmp_path / name, name)
