@@ -79,7 +79,7 @@ def judge(opened: Bundle, unit: Unit, run: Run, options: Options, before: TestRu
     placement = planned_placement(manifest, run)
     measured = _latency(run, options)
     baseline = _against_baseline(before, measured, options) if before and measured else None
-    checks = judging.checks(comparisons, placement, measured, baseline)
+    checks = judging.checks(comparisons, placement, measured, baseline, _stack(manifest, run))
     return Report(
         bundle=bundle_facts(opened),
         device=_device_facts(unit, run.facts),
@@ -173,6 +173,13 @@ def bundle_facts(opened: Bundle) -> BundleFacts:
     manifest = opened.manifest
     total = manifest.usage.total_bytes("installed")
     return BundleFacts(opened.path.name, opened.sha256, manifest.target.name, manifest.artifact.precision, manifest.usage.model_bytes, total)
+
+
+def _stack(manifest: Manifest, run: Run) -> tuple[int, int] | None:
+    """Bytes of stack that the device measured, and those planned; None where either is unknown."""
+    planned = sum(part.installed_bytes for part in manifest.usage.parts if part.name == "stack")
+    used = run.result.counters.get("stack_bytes", 0)
+    return (used, planned) if used and planned else None
 
 
 def _latency(run: Run, options: Options) -> Latency | None:

@@ -339,3 +339,9 @@ def test_a_long_series_is_thinned_in_the_plot():
     assert 500 <= html.plot(long).count("<circle") <= 1000
     one = latency.measure(Result("ok", latency_ns=(7,)), KEY, emulated=False)
     assert html.plot(one).count("<circle") == 1
+
+
+def test_more_stack_than_planned_fails():
+    assert not judging.judge_stack(4096, 4096)
+    (check,) = (c for c in judging.checks((compared(),), stack=(5000, 4096)) if c.name == "stack")
+    assert not check.passed and "5,000" in check.findings[0].message

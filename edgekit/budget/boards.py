@@ -32,4 +32,5 @@ def finding(excess: Excess, graph: Graph, precision: str) -> Finding:
     peak = memory.peak(graph) if excess.what == "sram" else None
     if peak is None:
         return Finding("error", "over-budget", excess.message, needed)
-    return Finding("error", "over-budget", f"{excess.message}; {peak.message}", f"{peak.suggestion}; {needed}")
+    rest = f"the other {excess.used_bytes - peak.live_bytes:,} bytes are variables, the runtime's own records, buffers and stack"
+    return Finding("error", "over-budget", f"{excess.message}; {peak.message}; {rest}", f"{peak.suggestion}; {needed}")

@@ -16,8 +16,9 @@ def checks(
     placement: Placement | None = None,
     latency: Latency | None = None,
     baseline: latencies.Comparison | None = None,
+    stack: tuple[int, int] | None = None,
 ) -> tuple[Check, ...]:
-    """Judge all that is given: `inputs`, `parity.AGAINST.INPUTS.OUTPUT`, `placement`, `latency`, `baseline`."""
+    """Judge all that is given: `inputs`, `parity.AGAINST.INPUTS.OUTPUT`, `placement`, `latency`, `baseline`, `stack` (bytes used, planned)."""
     found = [Check("inputs", parity.judge_inputs([comparison.inputs for comparison in comparisons]))]
     for comparison in comparisons:
         prefix = f"parity.{comparison.against}.{comparison.inputs}"
@@ -28,6 +29,8 @@ def checks(
         found.append(Check("latency", judge_latency(latency)))
     if baseline is not None:
         found.append(Check("baseline", judge_baseline(baseline)))
+    if stack is not None:
+        found.append(Check("stack", judge_stack(*stack)))
     return tuple(found)
 
 
@@ -47,6 +50,14 @@ def judge_placement(placement: Placement) -> tuple[Finding, ...]:
         fallback = f"{plan}, but {reported.nodes} of {reported.total} ran there: the rest fell back to the CPU"
         return (*older, Finding("error", "silent-fallback", fallback, hint))
     return older
+
+
+def judge_stack(used_bytes: int, planned_bytes: int) -> tuple[Finding, ...]:
+    """More stack than the bundle planned for is an error: firmware with so much would overwrite other memory."""
+    if used_bytes <= planned_bytes:
+        return ()
+    hint = "reserve more in firmware, and package with a profile whose stack_bytes says so"
+    return (Finding("error", "over-stack", f"the stack took {used_bytes:,} bytes, and the bundle plans {planned_bytes:,}", hint),)
 
 
 def judge_latency(latency: Latency) -> tuple[Finding, ...]:
