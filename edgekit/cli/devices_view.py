@@ -39,7 +39,7 @@ def listing(farm_file: Path | None, json_to: str | None) -> None:
         output.write_json(document, json_to)
         return
     _section("virtual devices", [(entry.address, entry.summary, _readiness(lacks)) for entry, lacks in possible])
-    _section("running virtual devices", [(f"adb:{phone.address}", phone.serial, f"pid {phone.pid}") for phone in running])
+    _section("running virtual devices", [(f"adb:{phone.address}", phone.serial, _whose(phone)) for phone in running])
     _section("attached devices", [(found.address, found.state, "") for found in attached])
     _section("device models", [(model.name, model.summary, ", ".join(model.targets)) for model in known])
     _section("units", [(unit.name, unit.address, ", ".join(unit.labels)) for unit in units.values()])
@@ -50,6 +50,10 @@ def _section(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
     first, second = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     for row in rows:
         click.echo(f"  {row[0]:<{first}}  {row[1]:<{second}}  {row[2]}".rstrip())
+
+
+def _whose(phone: android.RunningDevice) -> str:
+    return f"pid {phone.pid}" if phone.lasting else f"pid {phone.pid}, of a test that runs now"
 
 
 def _readiness(lacks: tuple[str, ...]) -> str:
@@ -92,8 +96,8 @@ def start(name: str, count: int, port: int | None) -> int:
 
 
 def stop(serial: str | None, everything: bool) -> int:
-    """Stop one virtual device, or all."""
-    serials = [phone.serial for phone in android.running()] if everything else [serial]
+    """Stop one virtual device, or all that `start` started: the others belong to tests that run now, and end with them."""
+    serials = [phone.serial for phone in android.running() if phone.lasting] if everything else [serial]
     for name in serials:
         if name is None:
             raise UsageError("which device?", "give a serial ('edgekit devices' lists them) or --all")

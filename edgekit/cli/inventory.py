@@ -77,9 +77,9 @@ def start(device: str, count: int, port: int | None) -> int:
 
 @devices.command()
 @click.argument("serial", required=False)
-@click.option("--all", "everything", is_flag=True, help="Stop all of them.")
+@click.option("--all", "everything", is_flag=True, help="Stop all that were started so.")
 def stop(serial: str | None, everything: bool) -> int:
-    """Stop a virtual device by SERIAL, or all."""
+    """Stop a virtual device by SERIAL, or all that 'devices start' started."""
     from edgekit.cli import devices_view
 
     return devices_view.stop(serial, everything)

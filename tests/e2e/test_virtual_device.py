@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from edgekit import packager, runtimes
+from edgekit.virtual import android
 from tests import tiny
 from tests.android_fixtures import private_adb, require_device
 from tests.e2e import models
@@ -105,9 +106,10 @@ def test_an_operator_that_only_a_newer_runtime_accelerates_is_no_silent_fallback
 
 def test_a_started_device_through_the_systems_adb(tmp_path: Path) -> None:
     bundle = make(str(models.dense(tmp_path / "dense.tflite")), models.samples(tmp_path / "x.npz"), tmp_path, "w8a8")
-    started = run("devices", "start", VIRTUAL)
+    started = run("devices", "start", VIRTUAL, "--count", 2)
     assert started.returncode == 0, started.stderr
-    address, serial = started.stdout.split()
+    address, serial, other_address, other = started.stdout.split()
+    assert address != other_address
     assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
     try:
         (tmp_path / "home").mkdir()
@@ -120,5 +122,11 @@ def test_a_started_device_through_the_systems_adb(tmp_path: Path) -> None:
             assert report["device"]["os"].startswith("android")
             left = server.run("-s", address, "shell", "ls -A /data/local/tmp/edgekit").stdout.decode().split()
             assert not [name for name in left if name.startswith("run")]
+        with android.device() as of_a_test:
+            assert run("devices", "stop", serial).returncode == 0
+            assert run("devices", "stop", "--all").returncode == 0
+            assert of_a_test.serial in {phone.serial for phone in android.running()}
     finally:
-        assert run("devices", "stop", serial).returncode == 0
+        left = {phone.serial for phone in android.running()} & {serial, other}
+        assert all(run("devices", "stop", name).returncode == 0 for name in left)
+    assert not left

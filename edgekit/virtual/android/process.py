@@ -143,7 +143,8 @@ def _launch(folder: Path, options: DeviceOptions) -> RunningDevice:
         process.wait()
         raise
     _PARENTS[options.serial] = process
-    found = RunningDevice(options.serial, f"{options.host}:{ready.port}", process.pid, options.model, str(folder), bool(prefix))
+    address, lasting = f"{options.host}:{ready.port}", not options.dies_with_parent
+    found = RunningDevice(options.serial, address, process.pid, options.model, str(folder), bool(prefix), lasting)
     part = folder / f".{STATE}.part"
     part.write_bytes(msgspec.json.encode(found))
     part.replace(folder / STATE)

@@ -26,7 +26,10 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class RunningDevice(msgspec.Struct, frozen=True):
-    """A device that runs: `address` is what `adb connect` takes, `pid` the process to watch, `folder` its state folder."""
+    """A device that runs: `address` is what `adb connect` takes, `pid` the process to watch, `folder` its state folder.
+
+    A `lasting` one outlives the process that started it; others belong to a test that runs now.
+    """
 
     serial: str
     address: str
@@ -34,3 +37,4 @@ class RunningDevice(msgspec.Struct, frozen=True):
     model: str
     folder: str
     isolated: bool
+    lasting: bool = False
