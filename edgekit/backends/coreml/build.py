@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from edgekit.virtual.coreml.hazards import Hazard
 from edgekit.virtual.coreml.plan import Plan
 from edgekit.virtual.coreml.plan import prepare as prepared
 from edgekit.virtual.coreml.session import Session as Interpreted
+from edgekit.virtual.coreml.spec import Operation
 
 LOOKED_AT = 4
 """Samples on which values are watched for leaving half precision's range."""
@@ -53,13 +54,21 @@ def own_precision(model: Model) -> str | None:
     types = {operation.type for operation in operations}
     if "quantize" in types:
         return "w8a8"
-    tables = {len(operation.attributes) for operation in operations if operation.type == "constexpr_lut_to_dense"}
+    tables = [_table_bits(operation, operations) for operation in operations if operation.type == "constexpr_lut_to_dense"]
     if tables:
-        return "p6"
+        return f"p{min(tables)}"
     if any(kind.startswith("constexpr_") for kind in types):
         return "w8"
     halves = any(output.type.dtype == "float16" for operation in operations if operation.type != "const" for output in operation.outputs)
     return "fp16" if halves else None
+
+
+def _table_bits(operation: Operation, operations: Sequence[Operation]) -> int:
+    """Bits of an index: the table is [entries] (iOS 16) or [..., entries, vector] (iOS 18)."""
+    types = {made.outputs[0].name: made.outputs[0].type for made in operations if made.type == "const"}
+    bound = operation.attributes["lut"] if "lut" in operation.attributes else operation.inputs["lut"][0]
+    shape = (types[bound] if isinstance(bound, str) else bound.type).shape
+    return (shape[0] if len(shape) == 1 else shape[-2]).bit_length() - 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
