@@ -13,8 +13,10 @@ from edgekit import device
 from edgekit import farm as farms
 from edgekit.cli import output
 from edgekit.errors import EdgekitError, UsageError, close_match
-from edgekit.transports import adb_server, virtual
+from edgekit.transports import adb_server, staged, virtual
+from edgekit.transports.adb import AdbLink
 from edgekit.transports.adb_server import AdbOptions
+from edgekit.transports.ssh import SshLink
 from edgekit.virtual import android
 
 ANDROID = "virtual:android-arm64"
@@ -103,6 +105,17 @@ def stop(serial: str | None, everything: bool) -> int:
             raise UsageError("which device?", "give a serial ('edgekit devices' lists them) or --all")
         android.stop(name)
         click.echo(f"stopped {name}", err=True)
+    return 0
+
+
+def clear(text: str, farm_file: Path | None) -> int:
+    """Remove edgekit's cache from devices that keep one."""
+    for unit in device.select(text, _units(farm_file)):
+        with farms.session(unit) as link:
+            if not isinstance(link, AdbLink | SshLink):
+                raise UsageError(f"{unit.name} keeps nothing between tests", "phones (adb:) and boards (ssh:) do")
+            staged.clear_cache(link)
+        click.echo(f"cleared {unit.name}", err=True)
     return 0
 
 

@@ -85,6 +85,16 @@ def stop(serial: str | None, everything: bool) -> int:
     return devices_view.stop(serial, everything)
 
 
+@devices.command()
+@click.argument("device")
+@click.option("--farm", "farm_file", type=click.Path(path_type=Path), help="Farm file with units.")
+def clear(device: str, farm_file: Path | None) -> int:
+    """Remove what edgekit keeps on DEVICE (a unit or address): its cache of runtimes and models."""
+    from edgekit.cli import devices_view
+
+    return devices_view.clear(device, farm_file)
+
+
 @click.command(short_help="Show the units of a farm file and who holds them.")
 @click.argument("file", type=click.Path(path_type=Path))
 @output.json_option

@@ -15,7 +15,7 @@ HINTS = {
     "several-devices": "name one: adb:SERIAL",
     "no-device": "plug a device in and allow USB debugging, name one as adb:HOST:PORT, or use virtual:android-arm64",
     "dropped": "check cable, hub or network; a device that drops in every run may restart under the load",
-    "disk-full": "free space on the device, or clear edgekit's cache there",
+    "disk-full": "free space on the device, or clear edgekit's cache there: edgekit devices clear DEVICE",
     "read-only": "the folder edgekit works in cannot be written; name another with the option base",
     "hung": "the device stopped answering: restart it, or give it more time",
     "powered-off": "is the device switched on and reachable?",

@@ -121,7 +121,9 @@ def test_a_started_device_through_the_systems_adb(tmp_path: Path) -> None:
             report = proved(bundle, f"adb:{address}?server_port={server.port}")
             assert report["device"]["os"].startswith("android")
             left = server.run("-s", address, "shell", "ls -A /data/local/tmp/edgekit").stdout.decode().split()
-            assert not [name for name in left if name.startswith("run")]
+            assert left == ["cache"]
+            assert run("devices", "clear", f"adb:{address}?server_port={server.port}").returncode == 0
+            assert server.run("-s", address, "shell", "ls -A /data/local/tmp/edgekit").stdout == b""
         with android.device() as of_a_test:
             assert run("devices", "stop", serial).returncode == 0
             assert run("devices", "stop", "--all").returncode == 0
