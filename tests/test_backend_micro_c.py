@@ -100,3 +100,15 @@ def test_an_emulated_core_equals_the_host(tmp_path: Path, core: str) -> None:
     assert report.failure is None
     against_host = [output for comparison in report.comparisons if comparison.against == "host" for output in comparison.outputs]
     assert against_host and all(output.max_abs == 0 for output in against_host)
+
+
+@pytest.mark.parametrize(
+    ("flash", "sram", "said"),
+    [(None, None, ""), (100, 100, "; both fit"), (15, None, "; only one fits"), (None, 10, "; only two fits"), (5, 5, "; neither fits")],
+)
+def test_which_way_fits_is_said_where_memory_is_limited(flash: int | None, sram: int | None, said: str) -> None:
+    from edgekit.backends.micro_c import weigh
+    from edgekit.budget import Limits
+
+    limits = Limits(max_flash_bytes=flash, max_sram_bytes=sram)
+    assert weigh._fitting({"one": (10, 20), "two": (20, 10)}, limits) == said

@@ -40,6 +40,14 @@ def test_a_relu6_that_tflm_would_not_rescale_is_refused(tmp_path: Path) -> None:
     assert verdict.status == "unsupported" and "without rescaling" in verdict.reason
 
 
+def test_what_faults_on_a_core_is_refused(tmp_path: Path) -> None:
+    (case,) = (case for case in CASES if case.name in micro_conformance.FAULTS)
+    model = micro_conformance.opened([case], tmp_path / "net.tflite")
+    assert model.path
+    (verdict,) = opset.judge(tflite.graph(model.path), "cmsis_nn_dsp", {"kernels": "tflm"})
+    assert verdict.status == "unsupported" and "bias" in verdict.reason
+
+
 @pytest.mark.slow
 @needs_emulator
 @pytest.mark.parametrize("core", micro_conformance.CORES)

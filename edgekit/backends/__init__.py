@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from edgekit.budget import Part
+from edgekit.budget import Limits, Part
 from edgekit.formats import Model, Session
 from edgekit.graph import Graph
 from edgekit.planner import Candidate
@@ -48,7 +48,8 @@ class Context:
     """What a backend builds with.
 
     `calibration` are real-valued input sets of the model's signature; `io` is `float32` or `int8` (the type at the artifact's edge);
-    `workdir` is an empty folder that the caller removes; `progress(done, of, what)` may be called at any time.
+    `workdir` is an empty folder that the caller removes; `progress(done, of, what)` may be called at any time. `limits` are for telling which of
+    several ways would fit: the caller holds the artifact to them.
     """
 
     target: Target
@@ -56,6 +57,7 @@ class Context:
     workdir: Path
     io: str = "float32"
     progress: Callable[[int, int, str], None] = lambda done, of, what: None
+    limits: Limits = dataclasses.field(default_factory=Limits)
 
 
 class Tap(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ def refusal(view: View, operator: Operator) -> str | None:
     if operator.custom:
         known = operator.type in view.table.custom
         return None if known else f"{operator.type} is a custom operator that {view.table.label} does not have"
-    return rules.by_table(view, operator) or _unscaled(view, operator)
+    return rules.by_table(view, operator) or _unscaled(view, operator) or _without_bias(view, operator)
 
 
 def _unscaled(view: View, operator: Operator) -> str | None:
@@ -23,3 +23,11 @@ def _unscaled(view: View, operator: Operator) -> str | None:
     if given is None or not given.scale or (given.scale, given.zero_point) == (made.scale, made.zero_point):
         return None
     return f"{view.table.label} clamps RELU6 without rescaling, and its output has another scale than its input"
+
+
+def _without_bias(view: View, operator: Operator) -> str | None:
+    """TRANSPOSE_CONV of int16 looks at the type of a bias that may be absent (`kernels/cmsis_nn/transpose_conv.cc`): a fault on the core."""
+    given = view.tensor(operator, 2)
+    if operator.type != "TRANSPOSE_CONV" or given is None or given.dtype != "int16" or view.tensor(operator, 3) is not None:
+        return None
+    return f"{view.table.label} reads the bias of an int16 TRANSPOSE_CONV, and it has none: give the layer a bias"

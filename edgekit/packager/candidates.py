@@ -29,7 +29,8 @@ def search(job: Job, model: Model) -> tuple[Plan, Built]:
     folder = job.work / "build"
     folder.mkdir()
     with hops.translated(f"preparing {model.name} for {job.target.backend}"):
-        build = job.backend.prepare(model, Context(job.target, data.train or data.random, folder, options.io, job.progress))
+        context = Context(job.target, data.train or data.random, folder, options.io, job.progress, options.limits)
+        build = job.backend.prepare(model, context)
     job.progress(0, 0, "running the float reference")
     expected = job.reference.run(data.judged)
     points: list[Point] = []

@@ -67,7 +67,7 @@ def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artif
         tail.wrap(place, signature, arena, epilogue, cmsis_nn=(place / "third_party").is_dir())
     artifact = dataclasses.replace(made, path=folder, format="micro-c")
     proof = host.prove(dataclasses.replace(artifact, path=twin(folder)), made.path, context.calibration[:PROOFS], PROOFS)
-    parts, said = weigh.parts(artifact, made, graph, context.target)
+    parts, said = weigh.parts(artifact, made, graph, context.target, context.limits)
     return dataclasses.replace(artifact, parts=parts, notices=(*notices, *made.notices, proof, *said))
 
 

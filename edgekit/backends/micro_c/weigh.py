@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from edgekit.backends import Artifact
-from edgekit.budget import Part, runtime_parts, tflm_kernels
+from edgekit.budget import Limits, Part, runtime_parts, tflm_kernels
 from edgekit.embed import c_text
 from edgekit.errors import ConversionError, EdgekitError, MissingPackageError
 from edgekit.formats import tflm
@@ -23,7 +23,7 @@ CODE_BYTES = 40_000
 _TIMEOUT_S = 300
 
 
-def parts(artifact: Artifact, made: Artifact, graph: Graph, target: Target) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+def parts(artifact: Artifact, made: Artifact, graph: Graph, target: Target, limits: Limits) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """Parts of flash and of memory at run time, and what to say about them; `made` is the integer `.tflite`."""
     core, stack = target.options.get("core", ""), int(target.options.get("stack_bytes", 0))
     model = read_model(artifact.path)
@@ -43,7 +43,7 @@ def parts(artifact: Artifact, made: Artifact, graph: Graph, target: Target) -> t
         Part("input and output buffers", "arena", c_text.buffer_bytes(artifact.signature), 0, "measured"),
         Part("stack", "arena", stack, 0, "estimated", "target profile"),
     )
-    return rows, (*said, *compared(rows, made, graph, target, stack))
+    return rows, (*said, *compared(rows, made, graph, target, stack, limits))
 
 
 def measure(folder: Path, core: str) -> Sizes:
@@ -63,8 +63,8 @@ def measure(folder: Path, core: str) -> Sizes:
         return sizes(out)
 
 
-def compared(rows: tuple[Part, ...], made: Artifact, graph: Graph, target: Target, stack: int) -> tuple[str, ...]:
-    """One sentence on both ways, when TFLM is at hand."""
+def compared(rows: tuple[Part, ...], made: Artifact, graph: Graph, target: Target, stack: int, limits: Limits) -> tuple[str, ...]:
+    """One sentence on both ways, when TFLM is at hand, and which of them fits where flash or SRAM is limited."""
     try:
         other = load(target.name.removesuffix("-c"))
         arena = tflm.Interpreter(made.path, made.signature).arena_bytes() + int(other.options.get("arena_margin_bytes", 0)) + stack
@@ -75,4 +75,14 @@ def compared(rows: tuple[Part, ...], made: Artifact, graph: Graph, target: Targe
     ours = [sum(p.installed_bytes for p in rows if (p.category == "arena") == run) for run in (False, True)]
     less = [what for what, a, b in (("flash", ours[0], flash), ("SRAM", ours[1], arena)) if a < b]
     verdict = f"generated C needs less {' and '.join(less)}" if less else f"{other.name} needs less of both"
+    verdict += _fitting({"generated C": (ours[0], ours[1]), f"TFLM ({other.name})": (flash, arena)}, limits)
     return (f"generated C: flash {ours[0]:,} bytes, SRAM {ours[1]:,}; TFLM: flash {flash:,} (estimated), SRAM {arena:,} (upper bound): {verdict}",)
+
+
+def _fitting(ways: dict[str, tuple[int, int]], limits: Limits) -> str:
+    """Which ways (flash and SRAM in bytes) are within the limits; empty where there are none."""
+    most = (limits.max_flash_bytes, limits.max_sram_bytes)
+    if most == (None, None):
+        return ""
+    fit = [name for name, used in ways.items() if all(limit is None or n <= limit for n, limit in zip(used, most, strict=True))]
+    return "; both fit" if len(fit) == len(ways) else f"; only {fit[0]} fits" if fit else "; neither fits"
