@@ -79,6 +79,15 @@ def _reciprocal(_view: View, _operator: Operator) -> str | None:
     return "values below 1 come back too small by the largest of them: write it as a division"
 
 
+def _softmax(view: View, operator: Operator) -> str | None:
+    """A constant factor goes into the Softmax behind it, and through a ReLU between them as well, which is wrong."""
+    made = {index: o for o in view.graph.operators for index in o.outputs}
+    relu = made.get(operator.inputs[0])
+    factor = made.get(relu.inputs[0]) if relu is not None and relu.type == "Relu" else None
+    scaled = factor is not None and factor.type in ("Mul", "Div") and any(view.graph.tensors[i].constant for i in factor.inputs if i >= 0)
+    return "the constant factor before the ReLU before it is applied wrongly" if scaled else None
+
+
 def _tan(_view: View, _operator: Operator) -> str | None:
     return "it is off by several percent near its poles: write it as sine over cosine"
 
@@ -114,6 +123,7 @@ _WRONG: dict[str, Callable[[View, Operator], str | None]] = {
     "Resize": _resize,
     "Scatter": _scatter,
     "ScatterElements": _scatter,
+    "Softmax": _softmax,
     "Tan": _tan,
 }
 _EXTRA: dict[str, Callable[[View, Operator], str | None]] = {
