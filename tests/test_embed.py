@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from edgekit import embed, packager
-from edgekit.embed import c_interface
+from edgekit.embed import c_interface, c_text
 from edgekit.errors import UsageError
 from edgekit.tensors import Signature, TensorSpec
+from edgekit.virtual.cortex_m import build, process
 from edgekit.virtual.cortex_m.boards import BOARDS
 from tests import micro_nets
 
@@ -78,6 +79,34 @@ def test_the_library_compiles_for_a_core_without_a_warning(tmp_path: Path, gener
     source = tmp_path / "library/src"
     command = [ARM, *BOARDS[core].flags, "-mthumb", *STRICT, "-O2", "-c", *sorted(path.name for path in source.glob("*.c"))]
     subprocess.run(command, cwd=source, check=True)
+
+
+ON_BOARD = """#include "edgekit_model.h"
+#include "model.h"
+int edgekit_model_init(void) { return 0; }
+int edgekit_model_run(const void *const inputs[], void *const outputs[]) {
+  (void)inputs;
+  *(int32_t *)outputs[0] = model_self_test();
+  return 0;
+}
+"""
+
+
+@pytest.mark.slow
+@needs_cross
+def test_the_self_test_passes_on_an_emulated_core(tmp_path: Path, generated: Path) -> None:
+    """Firmware that does nothing but call the library's self-test, as a board would."""
+    embed.write(generated, tmp_path / "library")
+    source, signature = tmp_path / "library/src", Signature((TensorSpec("go", (1,), "int8"),), (TensorSpec("failed", (1,), "int32"),))
+    (source / "edgekit_model.c").write_text(ON_BOARD)
+    (source / "edgekit_model.h").write_text(c_text.header(signature, 0))
+    (source / "edgekit_model.json").write_bytes(c_text.description(signature, 0))
+    firmware = build.build(source, BOARDS["cortex-m4"], tmp_path)
+    running = process.Running(firmware, BOARDS["cortex-m4"])
+    try:
+        assert running.run([b"\0"]).outputs == b"\0\0\0\0"
+    finally:
+        running.close()
 
 
 @pytest.mark.slow

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from edgekit import resources
-from edgekit.errors import EdgekitError
-from edgekit.job import Job, Result, TensorFile
+from edgekit.errors import EdgekitError, UsageError
+from edgekit.formats import tflite
+from edgekit.job import Job, Result, TensorFile, read_result
 from edgekit.tensors import TensorSpec, write_raw
-from edgekit.virtual.cortex_m import build, elf
+from edgekit.virtual.cortex_m import build, elf, tflm
 from edgekit.virtual.cortex_m.boards import BOARDS
-from tests import jobs, micro_models
+from tests import jobs, micro_conformance, micro_models, micro_nets
 
 OUTPUTS = (TensorSpec("total", (1,), "int32"), TensorSpec("y", (3,), "int8"))
 SAMPLES = [(np.array([1, -2, 127], np.int8), np.array([[3, 5 * i]], np.int32)) for i in range(1, 5)]
@@ -173,3 +174,24 @@ def test_the_zephyr_application_is_sound_c(tmp_path: Path) -> None:
     source = resources.directory("apps") / "mcu"
     strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
     subprocess.run(["gcc", *strict, f"-I{tmp_path}", f"-I{source}", str(source / "zephyr/main.c")], check=True)
+
+
+def test_a_folder_that_is_no_source_tree_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tflm.VARIABLE, raising=False)
+    assert tflm.tree() is None
+    monkeypatch.setenv(tflm.VARIABLE, str(tmp_path))
+    with pytest.raises(UsageError, match="holds no tensorflow/lite/micro"):
+        tflm.tree()
+
+
+@pytest.mark.slow
+@needs_emulator
+@pytest.mark.skipif(not os.environ.get(tflm.VARIABLE), reason=f"no source tree of TFLM: {tflm.VARIABLE} is not set")
+def test_the_interpreter_runs_on_the_core_where_its_source_is_at_hand(tmp_path: Path) -> None:
+    path = micro_nets.classifier(tmp_path / "net.tflite")
+    signature = tflite.open(str(path), {}).signature
+    inputs = np.random.default_rng(4).integers(-128, 128, (3, *signature.inputs[0].shape)).astype(np.int8)
+    found = micro_conformance.on_core("cortex-m4", "tflm", path, signature, [[x] for x in inputs], tmp_path / "run")
+    np.testing.assert_array_equal([x["scores"] for x in found], micro_nets.reference(path, inputs))
+    counters = read_result(tmp_path / "run/result").counters
+    assert counters["instructions"] > 10_000 and counters["arena_bytes"] > 512 and counters["flash_bytes"] > path.stat().st_size
