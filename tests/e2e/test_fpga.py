@@ -43,6 +43,12 @@ def test_packaged_and_proved(target: str, model: Path) -> None:
     (report,) = json.loads(done.stdout)["reports"]
     assert report["verdict"] == "passed"
     assert report["device"]["emulated"] is True
+    drift = edgekit("drift", bundle, "--device", "virtual:dpu", "--json", cwd=model.parent)
+    assert drift.returncode == 0, drift.stdout[-2000:] + drift.stderr
+    document = json.loads(drift.stdout)
+    assert document["first"] is None
+    assert [step["type"] for step in document["steps"]][-2:] == ["Gemm", "Softmax"]
+    assert len(document["steps"]) == 13
     files = zipfile.ZipFile(bundle)
     text = {Path(name).name: files.read(name).decode() for name in files.namelist() if name.endswith((".txt", "quantization.json"))}
     macs = _macs(files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends import Artifact, Candidate, Context, Tap
 from edgekit.formats import Model, Session
 from edgekit.graph import Graph
 
@@ -51,3 +51,10 @@ def trim(graph: Graph, folder: Path) -> dict[str, str]:
     from edgekit.backends.vitis import report
 
     return report.trim(graph, folder)
+
+
+def tapped(artifact: Artifact, out: Path) -> tuple[Artifact, tuple[Tap, ...]]:
+    """A copy whose quantized tensors are outputs too, for drift."""
+    from edgekit.backends.vitis import build
+
+    return build.tapped(artifact, out)

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends import Artifact, Candidate, Context, Tap
 from edgekit.backends.vitis import MODEL_FILE, calibrate, forms, limits, qdq, report
 from edgekit.backends.vitis.net import Net, Unit, units
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, Session
 from edgekit.legalize import onnx_prepare
-from edgekit.tensors import Array, Arrays
+from edgekit.tensors import Array, Arrays, Signature, TensorSpec
 from edgekit.virtual.dpu import reader
 from edgekit.virtual.dpu.program import Program
 
@@ -128,4 +128,24 @@ class Emulated:
 
 def emulate(artifact: Artifact) -> Session:
     """The artifact in the integer reference."""
-    return Emulated(reader.read(Path(artifact.path) / MODEL_FILE), artifact)
+    return Emulated(reader.read(artifact.path / MODEL_FILE if artifact.path.is_dir() else artifact.path), artifact)
+
+
+def tapped(artifact: Artifact, out: Path) -> tuple[Artifact, tuple[Tap, ...]]:
+    """A copy in the file `out` whose quantized tensors are outputs in real values too, in the order of execution."""
+    import onnx
+
+    proto, graph = onnx.load(artifact.path / MODEL_FILE), report.graph(artifact.path / MODEL_FILE)
+    known = {value.name for value in proto.graph.output}
+    specs, taps = list(artifact.signature.outputs), []
+    for operator in graph.operators:
+        tensor = graph.tensors[operator.outputs[0]]
+        taps.append(Tap(tensor.name, operator.index, operator.type))
+        if tensor.name not in known:
+            proto.graph.output.append(onnx.helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, tensor.shape))
+            specs.append(TensorSpec(tensor.name, tensor.shape, "float32"))
+    out.write_bytes(proto.SerializeToString(deterministic=True))
+    by_runtime = {runtime: source for source, runtime in artifact.runtime_names.items()}
+    named = tuple(Tap(by_runtime.get(tap.tensor, tap.tensor), tap.operator, tap.type) for tap in taps)
+    signature = Signature(artifact.signature.inputs, tuple(specs))
+    return dataclasses.replace(artifact, path=out, signature=signature), named
