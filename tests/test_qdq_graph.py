@@ -94,12 +94,13 @@ def test_noise_of_activations_adds_up_and_wide_ones_make_none(tmp_path):
     assert set(costs) == {"x", "a", "b", "c", "y"}
     total, found = sum(cost.noise for cost in costs.values()), sensitivity.noise_of(weights.proto, eight, samples)
     assert 0.5 * found < total < 2 * found
-    chosen = sensitivity.enough(costs, 0.2 * total)
-    left = sum(cost.noise for name, cost in costs.items() if not any(name in names for names in chosen))
+    chosen = sensitivity.worth(costs, 0.2 * total, 1e9)
+    left = sum(cost.noise for name, cost in costs.items() if name not in chosen)
     assert 0 < len(chosen) < 5
     assert left <= 0.2 * total
+    assert len(sensitivity.worth(costs, 0.0, 2.5 * 4096)) == 2
     seen = stream.histograms(model, samples, lambda *_: None)
-    mixed = write.write(weights, seen, write.Policy(8, wide=frozenset().union(*chosen)))
+    mixed = write.write(weights, seen, write.Policy(8, wide=chosen))
     assert sensitivity.noise_of(weights.proto, mixed, samples) < 0.4 * found
 
 

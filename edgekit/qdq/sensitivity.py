@@ -21,7 +21,7 @@ class Cost:
     """Of one activation in 8 bits: `noise` is its part of the outputs' error power, relative to the outputs' own (worst output).
 
     `names` are it and what only moves it, which share its grid. In 16 bits its `elements` take a byte more each, and the layers that make
-    and read it, of `weights` values, compute in 16 bits.
+    and read it, convolutions of `weights` values among them, compute in 16 bits.
     """
 
     noise: float
@@ -32,7 +32,7 @@ class Cost:
     @property
     def price_bytes(self) -> float:
         """About what 16 bits add to a context binary, from those of QNN SDK 2.51 for a network of 50 convolutions: for each operator a
-        little, for values that are tiled, and a fifth of the weights of layers that compute in 16 bits.
+        little, for values that are tiled, and a fifth of the weights of convolutions that compute in 16 bits (dense layers: nothing).
         """
         return 4096 + 0.025 * self.elements + 0.19 * self.weights
 
@@ -53,19 +53,19 @@ def measure(proto: Any, quantized: Any, samples: Sequence[Arrays], progress: str
         progress(number, len(names), "measure sensitivity")
         if name in groups:  # not what a mover gives
             noise = _noise(proto, name, grids[name], values)
-            beside = sum(sizes[layer.weight] for layer in found if groups[name] & {layer.input, layer.output})
+            beside = sum(sizes[layer.weight] for layer in found if layer.window != () and groups[name] & {layer.input, layer.output})
             costs[name] = Cost(noise, int(values[0][name].size), beside, groups[name])
     return costs
 
 
-def enough(costs: Mapping[str, Cost], least: float) -> list[frozenset[str]]:
-    """The activations to store in 16 bits so that the others' noise is at most `least`: most noise a byte first."""
-    left, chosen = sum(cost.noise for cost in costs.values()), []
+def worth(costs: Mapping[str, Cost], least: float, budget_bytes: float) -> frozenset[str]:
+    """The activations to store in 16 bits, most noise a byte first, within about `budget_bytes`, until the others' noise is at most `least`."""
+    left, spent, chosen = sum(cost.noise for cost in costs.values()), 0.0, frozenset[str]()
     for cost in sorted(costs.values(), key=lambda c: (-c.noise / c.price_bytes, sorted(c.names))):
-        if left <= least:
-            break
-        chosen.append(cost.names)
-        left -= cost.noise
+        if left > least and spent + cost.price_bytes <= budget_bytes:
+            chosen |= cost.names
+            spent += cost.price_bytes
+            left -= cost.noise
     return chosen
 
 

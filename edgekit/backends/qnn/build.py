@@ -131,13 +131,12 @@ class _Source:
         weights = self.weights(candidate.rounding, 8, False)
         seen = spans.widened(weights.proto, self.seen(False))
         eight = write.write(weights, seen, write.Policy(8))
-        groups, costs = mixed.choose(self.proto, weights.proto, eight, self.samples, self.context.progress)
-        most = int(self._context_bytes(eight) * mixed.MOST_BYTES)
+        costs = sensitivity.measure(weights.proto, eight, self.samples, self.context.progress)
 
         def size_of(names: frozenset[str]) -> int:
             return self._context_bytes(write.write(weights, seen, write.Policy(8, wide=names)))
 
-        wide = mixed.fitting(groups, size_of, most)
+        wide = mixed.choose(self.proto, weights.proto, costs, self.samples, size_of)
         many = sum(name in wide for name in costs)
         told = f"{many} of {len(costs)} activations in 16 bits: those whose 8 bits cost the outputs most"
         made = write.write(weights, seen, write.Policy(8, wide=wide))

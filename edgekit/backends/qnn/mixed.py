@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgekit.qdq import sensitivity, stream
+from edgekit.qdq import sensitivity
 from edgekit.tensors import Arrays
 
 LEFT = 0.1
@@ -14,34 +14,22 @@ LEFT = 0.1
 MOST_BYTES = 1.05
 """The context binary may take this much of the one with 8-bit activations throughout."""
 
+SHARES = (2.0, 1.4, 1.0, 0.7, 0.4)
+"""Budgets to try, as shares of the bytes allowed: prices are estimates, and activations beside each other share the layer between them."""
+
 
 def choose(
-    floating: Any, rounded: Any, eight: Any, samples: Sequence[Arrays], progress: stream.Progress
-) -> tuple[list[frozenset[str]], dict[str, sensitivity.Cost]]:
-    """Groups of activations worth 16 bits, most noise a byte first, and what each activation costs in 8.
+    floating: Any, rounded: Any, costs: Mapping[str, sensitivity.Cost], samples: Sequence[Arrays], size_of: Callable[[frozenset[str]], int]
+) -> frozenset[str]:
+    """The activations worth 16 bits: the most that keep `size_of(names)` within `MOST_BYTES` of `size_of(none)`.
 
-    `floating` is the float graph, `rounded` the one with rounded weights, `eight` its 8-bit QDQ form.
+    `floating` is the float graph, `rounded` the one with rounded weights, whose noise says how much more is worth avoiding.
     """
-    costs = sensitivity.measure(rounded, eight, samples, progress)
-    weights = sensitivity.noise_of(floating, rounded, samples)
-    return sensitivity.enough(costs, LEFT * weights), costs
-
-
-def fitting(groups: Sequence[frozenset[str]], size_of: Callable[[frozenset[str]], int], most_bytes: int) -> frozenset[str]:
-    """As many of the groups, from the first on, as keep `size_of(names)` within `most_bytes`; measured at most five times."""
-    low, high = 0, len(groups)  # `low` fits
-    for step in range(5):
-        count = high if step == 0 else (low + high) // 2
-        if count == low:
-            break
-        if size_of(_union(groups[:count])) <= most_bytes:
-            low = count
-        else:
-            high = count
-        if low == high:
-            break
-    return _union(groups[:low])
-
-
-def _union(groups: Sequence[frozenset[str]]) -> frozenset[str]:
-    return frozenset().union(*groups)
+    plain, least = size_of(frozenset()), LEFT * sensitivity.noise_of(floating, rounded, samples)
+    tried = set[frozenset[str]]()
+    for share in SHARES:
+        names = sensitivity.worth(costs, least, share * (MOST_BYTES - 1) * plain)
+        if names not in tried and size_of(names) <= MOST_BYTES * plain:
+            return names
+        tried.add(names)
+    return frozenset()

@@ -49,7 +49,7 @@ def _operator(index: int, node: Any, place: dict[str, int], tensors: tuple[Graph
     inputs = tuple(place[name] if name else -1 for name in node.input)
     outputs = tuple(place[name] for name in node.output if name)
     macs = _macs(node, [tensors[i] for i in inputs if i >= 0], tensors[outputs[0]])
-    return Operator(index, node.op_type, version, node.name, inputs, outputs, {"confirmed": True}, macs)
+    return Operator(index, node.op_type, version, node.name, inputs, outputs, {**protos.attributes(node), "confirmed": True}, macs)
 
 
 def _macs(node: Any, inputs: list[GraphTensor], output: GraphTensor) -> int:
