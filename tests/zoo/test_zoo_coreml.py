@@ -1,0 +1,127 @@
+"""Models for Core ML: packaged in half, 8-bit and 6-bit precision, run by the interpreter, held to the float source and to bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgekit import converters, formats, hops, target
+from edgekit.backends import Context, coreml
+from edgekit.formats import Model
+from edgekit.formats import torch as torch_format
+from edgekit.planner import Candidate
+from edgekit.tensors import Arrays
+from tests.zoo import table
+
+pytestmark = pytest.mark.slow
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("coremltools")
+nn, F = torch.nn, torch.nn.functional
+
+
+class Encoder(nn.Module):
+    """Two transformer blocks (attention, LayerNorm, GELU) and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, activation="gelu")
+        self.blocks, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(64, 10)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.blocks(x).mean(1))
+
+
+class Recurrent(nn.Module):
+    """An LSTM and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(24, 64), nn.Linear(64, 40)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.lstm(x)[0])
+
+
+class UNet(nn.Module):
+    """Down twice, up by bilinear resizing, with skips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((3, 16), (16, 32), (32, 48), (80, 32), (48, 16))
+        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in sizes)
+        self.head = nn.Conv2d(16, 2, 1)
+
+    def forward(self, x: Any) -> Any:
+        first = F.relu(self.convolutions[0](x))
+        second = F.relu(self.convolutions[1](F.max_pool2d(first, 2)))
+        third = F.relu(self.convolutions[2](F.max_pool2d(second, 2)))
+        up = F.relu(self.convolutions[3](torch.cat([_twice(third), second], 1)))
+        return self.head(F.relu(self.convolutions[4](torch.cat([_twice(up), first], 1))))
+
+
+def _twice(x: Any) -> Any:
+    return F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+
+
+def of_module(module: type, shape: tuple[int, ...]) -> Callable[[], tuple[Model, list[Arrays], list[Arrays]]]:
+    """A net with seeded weights, and smooth random inputs."""
+
+    def make() -> tuple[Model, list[Arrays], list[Arrays]]:
+        torch.manual_seed(0)
+        source = torch_format.from_module(module().eval(), (torch.zeros(shape),), {}, module.__name__.lower())
+        rng, name = np.random.default_rng(5), source.signature.inputs[0].name
+        rows: list[Arrays] = [{name: (np.cumsum(rng.normal(size=shape), -1) / 4).astype(np.float32)} for _ in range(12)]
+        return source, rows[:8], rows[8:]
+
+    return make
+
+
+def of_zoo(name: str, count: int) -> Callable[[], tuple[Model, list[Arrays], list[Arrays]]]:
+    """A zoo model with its natural samples."""
+
+    def make() -> tuple[Model, list[Arrays], list[Arrays]]:
+        row = table.rows()[name]
+        teach, judge = ([{k: v[i] for k, v in row.samples(n, seed).items()} for i in range(n)] for n, seed in ((count, 11), (4, 7)))
+        return formats.open(row.reference, row.inputs), teach, judge
+
+    return make
+
+
+Bounds = dict[str, tuple[float, float]]
+
+ROWS: dict[str, tuple[Callable[[], tuple[Model, list[Arrays], list[Arrays]]], Bounds]] = {
+    "efficientnet-lite0": (of_zoo("efficientnet-lite0", 12), {"w8": (31, 5.3e6)}),
+    "mobilenet-v2": (of_zoo("mobilenet-v2", 8), {"fp16": (28, 1.0e6), "w8": (22, 0.65e6)}),
+    "encoder": (of_module(Encoder, (1, 12, 64)), {"fp16": (50, 2e5), "p6": (22, 1.3e5)}),
+    "lstm": (of_module(Recurrent, (10, 1, 24)), {"fp16": (50, 1.1e5)}),
+    "unet": (of_module(UNet, (1, 3, 32, 32)), {"fp16": (50, 1.6e5), "w8": (35, 1.1e5)}),
+}
+"""Name -> how to make it, and for each precision the least SQNR in dB of its worst output and the most bytes."""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_model_keeps_its_outputs(name: str, tmp_path: Path) -> None:
+    make, bounds = ROWS[name]
+    source, teach, judge = make()
+    wanted = hops.run(formats.session(source), source.signature, judge)
+    (hop,) = converters.route(source.format, coreml.accepts)
+    (tmp_path / "build").mkdir()
+    build = coreml.prepare(hop.convert(source, tmp_path), Context(target.load("ios-coreml"), teach, tmp_path / "build"))
+    for precision, (least_db, most_bytes) in bounds.items():
+        artifact = build(Candidate(precision))
+        got = hops.run(coreml.emulate(artifact), artifact.signature, judge)
+        assert [spec.name for spec in artifact.signature.outputs] == [spec.name for spec in source.signature.outputs]
+        worst = min(decibels(wanted, got, spec.name) for spec in source.signature.outputs)
+        size = sum(path.stat().st_size for path in artifact.path.rglob("*") if path.is_file())
+        print(f"| {name} | {precision} | {size:,} | {worst:.1f} |")
+        assert worst >= least_db and size <= most_bytes, (precision, worst, size)
+
+
+def decibels(wanted: list[Any], got: list[Any], name: str) -> float:
+    right, found = (np.stack([row[name] for row in rows]).astype(np.float64) for rows in (wanted, got))
+    return float(10 * np.log10((right**2).sum() / max(((found - right) ** 2).sum(), 1e-30)))
