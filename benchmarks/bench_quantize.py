@@ -2,7 +2,7 @@
 
 Both sides get the same float .tflite and the same calibration samples; both files run in the stock interpreter on samples that neither has seen.
 Run `python benchmarks/bench_quantize.py [MODEL ...]`. Rows are kept in `--rows FILE` as they are measured, so that models may be measured one
-by one; `--document` rewrites the document from that file once every model is in it.
+by one; `--document` rewrites the table of the document from that file.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.zoo import table
 
 CALIBRATION, HELD_OUT = 64, 32
 PRECISIONS = ("w8", "w8-dynamic", "w8a8", "w8a16")
+BEGIN, END = "<!-- table: benchmarks/bench_quantize.py --document -->", "<!-- end of table -->"
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "quantization.md"
 
 
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--document", action="store_true")
     options = parser.parse_args(arguments)
     if options.document:
-        DOCUMENT.write_text(document(read(options.rows)), "utf-8")
+        DOCUMENT.write_text(document(read(options.rows), DOCUMENT.read_text("utf-8")), "utf-8")
         return
     for name in options.models:
         start = time.monotonic()
@@ -162,16 +163,10 @@ def line(row: Row) -> str:
     return f"{row.model:<28} {row.precision:<10} stock {cells[0]:<20} edgekit {cells[1]:<20} {gain}"
 
 
-def document(rows: Sequence[Row]) -> str:
-    """docs/quantization.md."""
+def document(rows: Sequence[Row], text: str) -> str:
+    """docs/quantization.md with its table, and the sentence above it, of these rows."""
     gains = [row.gain_db for row in rows if row.gain_db is not None]
     lines = [
-        "# 8-bit fidelity over the zoo",
-        "",
-        "SQNR of the worst output against the float model, in the stock LiteRT interpreter, on held-out samples. *Stock* is ai-edge-quantizer",
-        f"with its own recipe and calibration on the same {CALIBRATION} samples; *edgekit* is `edgekit package` with its default rounding.",
-        "Measured by `benchmarks/bench_quantize.py`.",
-        "",
         f"Median gain {statistics.median(gains):+.1f} dB over {len(gains)} rows; smallest {min(gains):+.1f} dB.",
         "",
         "| model | precision | stock bytes | stock dB | edgekit bytes | edgekit dB | gain |",
@@ -181,7 +176,8 @@ def document(rows: Sequence[Row]) -> str:
         sides = [(f"{side[0]:,}", f"{side[1]:.1f}") if side else ("refused", "") for side in (row.stock, row.ours)]
         gain = f"{row.gain_db:+.1f}" if row.gain_db is not None else ""
         lines.append(f"| {row.model} | {row.precision} | {' | '.join((*sides[0], *sides[1]))} | {gain} |")
-    return "\n".join(lines) + "\n"
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ def side_by_side(name: str, plain: Sequence[str], ours: Sequence[str], *, rounds
     busy = [statistics.median(pair[side].cpu_seconds for pair in pairs) for side in (0, 1)]
     memory = [max(pair[side].peak_bytes for pair in pairs) / 1e6 for side in (0, 1)]
     bound = f" (aim: at most {limit:.2f})" if limit else ""
-    sides = f"plain {before:.2f} s, {memory[0]:.0f} MB; edgekit {after:.2f} s, {memory[1]:.0f} MB"
+    busy = [statistics.median(pair[side].cpu_seconds for pair in pairs) for side in (0, 1)]
+    sides = f"plain {before:.2f} s ({busy[0]:.1f} s CPU), {memory[0]:.0f} MB; edgekit {after:.2f} s ({busy[1]:.1f} s CPU), {memory[1]:.0f} MB"
     print(f"{name}: {sides}; time ratio {after / before:.2f}{bound}, processor time ratio {busy[1] / busy[0]:.2f}", flush=True)
     return after / before

@@ -46,7 +46,7 @@ def _build(opened: Source, candidate: Candidate) -> Artifact:
         return _finish(opened, candidate, content, ("weights are rounded to nearest: there are no samples to round by",))
     built = variants.best(opened, candidate)
     few = (FEW,) if candidate.rounding != "nearest" and len(opened.samples) < HELD_OUT else ()
-    artifact = _finish(opened, candidate, built.content, (*few, *_edge(opened, candidate), *built.notices))
+    artifact = _finish(opened, candidate, built.content, (*few, *_edge(opened, candidate), *built.notices, *_left_float(candidate, built.content)))
     costs = sensitivity.measure(opened, candidate, built)
     spared = tuple((cost.operator, cost.loss_db, cost.more_bytes) for cost in costs if candidate.precision not in variants.STATIC_BITS)
     return dataclasses.replace(artifact, sensitivity=tuple((cost.operator, cost.loss_db, cost.reason) for cost in costs), spared=spared)
@@ -56,6 +56,21 @@ def _edge(opened: Source, candidate: Candidate) -> tuple[str, ...]:
     if opened.context.io == "int8" and candidate.precision not in variants.STATIC_BITS:
         return (f"inputs and outputs stay float32: {candidate.precision} computes in float",)
     return ()
+
+
+def _left_float(candidate: Candidate, content: bytes) -> tuple[str, ...]:
+    """A notice about the operators that compute in float though integers were asked for."""
+    if candidate.precision not in variants.STATIC_BITS:
+        return ()
+    model, float32 = flatbuffer.load(content), flatbuffer.schema().TensorType.FLOAT32
+    graph, left = model.subgraphs[0], dict[str, int]()
+    for op in graph.operators:
+        kind = flatbuffer.op_name(model, op)
+        if kind not in ("QUANTIZE", "DEQUANTIZE") and any(graph.tensors[i].type == float32 for i in op.outputs):
+            left[kind] = left.get(kind, 0) + 1
+    if not left:
+        return ()
+    return (f"in float, for want of an integer kernel or by choice: {', '.join(f'{count} {kind}' for kind, count in sorted(left.items()))}",)
 
 
 def _finish(opened: Source, candidate: Candidate, content: bytes, notices: tuple[str, ...]) -> Artifact:

@@ -1,0 +1,163 @@
+"""What the LiteRT backend changes or leaves in a graph before and while it quantizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgekit import target
+from edgekit.backends import Candidate, Context, litert
+from edgekit.backends.litert import bounds, fuse, layers, simulate, source, variants
+from edgekit.backends.litert.running import Interpreter
+from edgekit.formats import tflite_flatbuffer as flatbuffer
+
+pytest.importorskip("ai_edge_quantizer")
+from tests.litert_models import Builder
+
+
+def floats(random, *shape, scale=1.0):
+    return (random.standard_normal(shape) * scale).astype(np.float32)
+
+
+def samples(count: int, *shape: int, seed: int = 1):
+    random = np.random.default_rng(seed)
+    return [{"x": floats(random, *shape)} for _ in range(count)]
+
+
+def context(folder: Path, calibration) -> Context:
+    return Context(target.load("android-arm64"), calibration, folder)
+
+
+def pooled(folder: Path, *, whole: bool):
+    """A convolution that reaches far, its average, and a dense layer."""
+    made, random = flatbuffer.schema(), np.random.default_rng(0)
+    b = Builder(("x", (1, 8, 8, 3)))
+    wide = b.conv(0, "wide", floats(random, 16, 3, 3, 3, scale=3), floats(random, 16))
+    options, size = made.Pool2DOptionsT(), 8 if whole else 4
+    options.filterHeight = options.filterWidth = options.strideH = options.strideW = size
+    options.padding = made.Padding.VALID
+    mean = b.op("AVERAGE_POOL_2D", [wide], "mean", (1, 8 // size, 8 // size, 16), options)
+    return b.write(folder, b.conv(mean, "y", floats(random, 4, 1, 1, 16), floats(random, 4)))
+
+
+def kinds(content: bytes) -> list[str]:
+    model = flatbuffer.load(content)
+    return [flatbuffer.op_name(model, op) for op in model.subgraphs[0].operators]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_pool_over_the_whole_image_becomes_a_mean_of_the_same_values(tmp_path, whole):
+    model, given = pooled(tmp_path, whole=whole), samples(1, 1, 8, 8, 3)[0]
+    before = model.path.read_bytes()
+    parsed = flatbuffer.load(before)
+    assert fuse.means_for_pools(parsed) == whole
+    after = flatbuffer.dump(parsed)
+    assert ("MEAN" in kinds(after)) == whole
+    np.testing.assert_allclose(*(Interpreter(c, model.signature).run(given)["y"] for c in (before, after)), atol=1e-5)
+
+
+def test_a_mean_has_a_finer_step_than_the_image_it_is_taken_of(tmp_path):
+    artifact = litert.prepare(pooled(tmp_path, whole=True), context(tmp_path, samples(16, 1, 8, 8, 3)))(Candidate("w8a8"))
+    grids = simulate.grids(artifact.path.read_bytes())
+    assert grids["mean"].scale < grids["wide"].scale / 3
+
+
+def test_ends_that_no_reader_tells_apart(tmp_path):
+    random = np.random.default_rng(1)
+    b = Builder(("x", (1, 8)))
+    outer = b.dense(0, "outer", floats(random, 8, 8, scale=20), floats(random, 8))
+    swish, gate = b.op("HARD_SWISH", [outer], "swish", (1, 8)), b.op("LOGISTIC", [outer], "gate", (1, 8))
+    inner = b.dense(swish, "inner", floats(random, 8, 8, scale=20), floats(random, 8))
+    model = b.write(tmp_path, b.op("LOGISTIC", [inner], "y", (1, 8)), gate)
+    parsed = flatbuffer.load(model.path.read_bytes())
+    assert bounds.of_readers(parsed) == {"outer": (-8.0, float("inf")), "inner": (-8.0, 8.0)}
+    opened = source.open_source(model, context(tmp_path, samples(16, 1, 8)))
+    assert opened.extremes["inner"].min() < -8
+    assert (opened.histograms["inner"].low, opened.histograms["inner"].high) == (-8.0, 8.0)
+
+
+@pytest.mark.parametrize(("kind", "read"), sorted(bounds.READS.items()))
+def test_beyond_its_ends_an_operator_gives_the_same(tmp_path, kind, read):
+    b = Builder(("x", (1, 6)))
+    model = b.write(tmp_path, b.op(kind, [0], "y", (1, 6)))
+    low, high = max(read[0], -50), min(read[1], 50)
+    given = np.array([[low, low - 1, low - 40, high, high + 1, high + 40]], np.float32)
+    made = Interpreter(model.path.read_bytes(), model.signature).run({"x": given})["y"][0]
+    tenth = {"LOGISTIC": 0.1 / 256, "TANH": 0.1 / 128}.get(kind, 0.0)
+    assert np.ptp(made[:3]) <= tenth
+    assert read[1] > 50 or np.ptp(made[3:]) <= tenth
+
+
+def normalized(folder: Path):
+    """x by its own sum: the divisor comes close to zero."""
+    made, random = flatbuffer.schema(), np.random.default_rng(2)
+    b = Builder(("x", (1, 8)))
+    dense = b.dense(0, "dense", floats(random, 8, 8), floats(random, 8))
+    options = made.ReducerOptionsT()
+    options.keepDims = True
+    total = b.op("SUM", [dense, b.constant("axes", np.array([1], np.int32))], "total", (1, 1), options)
+    share = b.op("DIV", [dense, total], "share", (1, 8), made.DivOptionsT())
+    return b.write(folder, b.dense(share, "y", floats(random, 8, 8), floats(random, 8)))
+
+
+def test_a_divisor_that_rounds_to_zero_does_not_stop_the_model(tmp_path):
+    data = samples(24, 1, 8)
+    artifact = litert.prepare(normalized(tmp_path), context(tmp_path, data))(Candidate("w8a8"))
+    assert any("share: division stays float" in notice for notice in artifact.notices)
+    assert "in float, for want of an integer kernel or by choice: 1 DIV" in artifact.notices
+    session = litert.emulate(artifact)
+    assert all(np.isfinite(session.run(sample)["y"]).all() for sample in [*data, {"x": np.zeros((1, 8), np.float32)}])
+
+
+def test_a_constant_that_nothing_reads_does_not_stop_the_quantizer(tmp_path):
+    random = np.random.default_rng(3)
+    b = Builder(("x", (1, 16)))
+    one = b.dense(0, "one", floats(random, 16, 16), floats(random, 16))
+    two = b.dense(one, "y", floats(random, 16, 16), floats(random, 16))
+    left = b.tensor("left", (16,), floats(random, 16))
+    b.graph.tensors[left].buffer = b.graph.tensors[b.graph.operators[0].inputs[2]].buffer
+    model = b.write(tmp_path, two)
+    assert layers.forget_unread(flatbuffer.load(model.path.read_bytes()))
+    for precision in ("w8", "w8a8"):
+        assert litert.prepare(model, context(tmp_path, samples(8, 1, 16)))(Candidate(precision)).path.exists()
+
+
+def twins(folder: Path, *, alike: bool):
+    """Two convolutions of one weight, and of one bias or of two."""
+    random = np.random.default_rng(4)
+    b = Builder(("x", (1, 8, 8, 3)))
+    weight = floats(random, 3, 3, 3, 3, scale=0.4)
+    one = b.conv(0, "one", weight, floats(random, 3), relu=True)
+    two = b.conv(one, "y", weight, floats(random, 3), relu=True)
+    first, second = b.graph.operators
+    second.inputs[1] = first.inputs[1]
+    second.inputs[2] = first.inputs[2] if alike else second.inputs[2]
+    return b.write(folder, two)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_tied_convolutions_are_one_layer_where_their_biases_are_one(tmp_path, alike):
+    parsed = flatbuffer.load(twins(tmp_path, alike=alike).path.read_bytes())
+    layers.separate_biases(parsed)
+    assert [layer.ties for layer in layers.find(parsed)] == ([(1,)] if alike else [])
+
+
+def test_rounding_by_data_gives_way_to_nearest_where_that_is_better(tmp_path, monkeypatch):
+    opened = source.open_source(pooled(tmp_path, whole=False), context(tmp_path, samples(16, 1, 8, 8, 3)))
+    candidate = Candidate("w8a8")
+    ours = variants.best(opened, candidate)
+    assert ours.sqnr_db >= variants.best(opened, Candidate("w8a8", rounding="nearest")).sqnr_db
+
+    def harmful(base, content, method, skip, grids=None):
+        model = flatbuffer.load(content)
+        for layer in layers.find(model):
+            tensor = model.subgraphs[0].tensors[layer.bias]
+            tensor.buffer = flatbuffer.add_constant(model, flatbuffer.data(model, tensor) + 1)
+        return variants.Improved(flatbuffer.dump(model), {})
+
+    monkeypatch.setattr(variants, "improve", harmful)
+    worse = variants.best(source.open_source(opened.model, opened.context), candidate)
+    assert any("second-order rounding is not used" in notice for notice in worse.notices)
+    assert worse.sqnr_db >= ours.sqnr_db - 3
