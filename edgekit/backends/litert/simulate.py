@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from edgekit.backends.litert import signatures
@@ -10,6 +11,9 @@ from edgekit.backends.litert.stream import Stream
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize.grid import Affine
 from edgekit.tensors import Array
+
+LEAST_DB, MOST_DB = -20.0, 120.0
+"""Bounds of one sample's level: beyond them it is lost, or exact."""
 
 SAMPLES = 8
 """Judging samples that are run: two simulations on the same ones differ by far less than two samples do."""
@@ -45,15 +49,21 @@ def sqnr_db(base: Source, rounded_to: Mapping[str, Affine]) -> float:
 
 
 def level_db(outputs: list[list[tuple[Array, Array]]]) -> float:
-    """Signal to noise in dB, of the mean over outputs of noise by signal; each output's rows are (wanted, given). Infinite without noise."""
+    """Signal to noise in dB: of the mean over outputs of noise by signal, each output's taken as the mean in dB over its (wanted, given) rows.
+
+    In dB, so that one sample of extreme values does not decide alone. Infinite without noise.
+    """
     import numpy as np
 
-    shares = []
+    levels, noisy = [], False
     for rows in outputs:
-        lost, signal = 0.0, 0.0
+        found = []
         for wanted, given in rows:
             real = wanted.astype(np.float64)
-            lost, signal = lost + float(((given - real) ** 2).sum()), signal + float((real**2).sum())
-        shares.append(lost / max(signal, 1e-30))
-    mean = sum(shares) / len(shares)
-    return float("inf") if mean == 0 else -10 * float(np.log10(mean)) if mean == mean else float("-inf")
+            lost, signal = float(((given - real) ** 2).sum()), float((real**2).sum())
+            if lost != lost:
+                return float("-inf")
+            noisy |= lost > 0
+            found.append(min(max(10 * math.log10(max(signal, 1e-30) / max(lost, 1e-30)), LEAST_DB), MOST_DB))
+        levels.append(sum(found) / len(found))
+    return -10 * math.log10(sum(10 ** (-level / 10) for level in levels) / len(levels)) if noisy else float("inf")

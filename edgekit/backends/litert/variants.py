@@ -138,7 +138,7 @@ def _make(opened: Source, base: Source, improved: Improved, candidate: Candidate
 
 
 def sqnr_db(opened: Source, content: bytes, samples: Sequence[Arrays]) -> float:
-    """Signal to quantization noise of a built file on the first judging samples, averaged over outputs as noise per signal, in dB."""
+    """Signal to quantization noise of a built file on the first judging samples, in dB (`simulate.level_db`)."""
     signature = signatures.stored_signature(flatbuffer.load(content), opened.model.signature)
     session = running.Interpreter(content, signature)
     rows: list[list[tuple[Array, Array]]] = [[] for _ in signature.outputs]
@@ -161,7 +161,7 @@ def _ranges(base: Source, candidate: Candidate) -> stock.Ranges | None:
 
 
 def _best_ranges(base: Source, candidate: Candidate) -> stock.Ranges:
-    tried = [source.chosen_ranges(base, method, 8) for method in RANGES]
+    tried = [*(source.chosen_ranges(base, method, 8) for method in RANGES), source.averaged_ranges(base)]
     return max(tried, key=lambda ranges: simulate.sqnr_db(base, _grids(base, candidate, ranges)))
 
 
