@@ -95,7 +95,7 @@ def of_zoo(name: str, count: int) -> Callable[[], tuple[Model, list[Arrays], lis
 Bounds = dict[str, tuple[float, float]]
 
 ROWS: dict[str, tuple[Callable[[], tuple[Model, list[Arrays], list[Arrays]]], Bounds]] = {
-    "efficientnet-lite0": (of_zoo("efficientnet-lite0", 12), {"w8": (31, 5.3e6)}),
+    "efficientnet-lite0": (of_zoo("efficientnet-lite0", 12), {"w8": (31, 5.3e6), "p6": (20, 4.2e6)}),
     "mobilenet-v2": (of_zoo("mobilenet-v2", 8), {"fp16": (28, 1.0e6), "w8": (22, 0.65e6)}),
     "encoder": (of_module(Encoder, (1, 12, 64)), {"fp16": (50, 2e5), "p6": (22, 1.3e5)}),
     "lstm": (of_module(Recurrent, (10, 1, 24)), {"fp16": (50, 1.1e5)}),
