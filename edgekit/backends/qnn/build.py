@@ -128,8 +128,9 @@ class _Source:
         return _Written(write.write(weights, seen, write.Policy(activations)), candidate, (*weights.notices, *gained))
 
     def _mixed(self, candidate: Candidate) -> _Written:
-        weights = self.weights(candidate.rounding, 8, False)
-        seen = spans.widened(weights.proto, self.seen(False))
+        level = candidate.rounding != "nearest"
+        weights = self.weights(candidate.rounding, 8, level)
+        seen = spans.widened(weights.proto, self.seen(level))
         eight = write.write(weights, seen, write.Policy(8))
         costs = sensitivity.measure(weights.proto, eight, self.samples, self.context.progress)
 

@@ -14,7 +14,7 @@ LEFT = 0.1
 MOST_BYTES = 1.05
 """The context binary may take this much of the one with 8-bit activations throughout."""
 
-SHARES = (2.0, 1.4, 1.0, 0.7, 0.4)
+SHARES = (1.8, 1.3, 1.15, 1.08, 1.0, 0.7, 0.4)
 """Budgets to try, as shares of the bytes allowed: prices are estimates, and activations beside each other share the layer between them."""
 
 
