@@ -161,3 +161,15 @@ def test_rounding_by_data_gives_way_to_nearest_where_that_is_better(tmp_path, mo
     worse = variants.best(source.open_source(opened.model, opened.context), candidate)
     assert any("second-order rounding is not used" in notice for notice in worse.notices)
     assert worse.sqnr_db >= ours.sqnr_db - 3
+
+
+def test_one_extreme_sample_does_not_decide_alone():
+    usual, extreme = np.ones(4), np.full(4, 1000.0)
+    fine = [[(usual, usual + 0.01)] * 9 + [(extreme, extreme + 500)]]
+    coarse = [[(usual, usual + 0.5)] * 9 + [(extreme, extreme + 10)]]
+    assert simulate.level_db(fine) == pytest.approx((9 * 40 + 6.02) / 10, abs=0.01)
+    assert simulate.level_db(fine) > simulate.level_db(coarse) + 10
+    assert simulate.level_db([[(usual, usual)]]) == float("inf")
+    assert simulate.level_db([[(usual, usual * np.nan)]]) == float("-inf")
+    outputs = [[(usual, usual + 0.1)], [(usual, usual + 0.01)]]  # noise by signal 1e-2 and 1e-4
+    assert simulate.level_db(outputs) == pytest.approx(-10 * np.log10(0.00505), abs=1e-6)
