@@ -88,7 +88,22 @@ def inverse_factor(second: Array) -> Array:
     import numpy as np
 
     flipped = np.linalg.cholesky(second[:, ::-1, ::-1])  # J S J = L LT, so S^-1 = UT U with U = J L^-1 J, triangular the right way round
-    found: Array = np.linalg.inv(flipped)[:, ::-1, ::-1]
+    return _inverse_of_triangle(flipped)[:, ::-1, ::-1]
+
+
+def _inverse_of_triangle(lower: Array) -> Array:
+    """The inverse of lower triangular matrices [groups, k, k], by halves: nearly all of it is matrix products."""
+    import numpy as np
+
+    size = lower.shape[1]
+    if size <= BLOCK:
+        small: Array = np.linalg.inv(lower)
+        return small
+    half = size // 2
+    found = np.zeros_like(lower)
+    found[:, :half, :half] = _inverse_of_triangle(lower[:, :half, :half])
+    found[:, half:, half:] = _inverse_of_triangle(lower[:, half:, half:])
+    found[:, half:, :half] = -np.matmul(found[:, half:, half:], np.matmul(lower[:, half:, :half], found[:, :half, :half]))
     return found
 
 

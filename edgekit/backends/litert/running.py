@@ -97,19 +97,13 @@ def cut(model: Any, start: int, end: int, inputs: Sequence[int], outputs: Sequen
     operators = graph.operators[start:end]
     needed = {int(i) for op in operators for i in (*op.inputs, *op.outputs)}
     whole, part = made.ModelT(), made.SubGraphT()
-    part.tensors = [_without_data(tensor) if index not in needed else tensor for index, tensor in enumerate(graph.tensors)]
+    part.tensors = [tensor if index in needed else made.TensorT() for index, tensor in enumerate(graph.tensors)]
     part.operators, part.inputs, part.outputs = operators, list(inputs), list(outputs)
     whole.version, whole.operatorCodes, whole.buffers = model.version, model.operatorCodes, model.buffers
     whole.subgraphs = [part, *model.subgraphs[1:]]
     whole.subgraphs = [_with_tensors(g, [copy.copy(tensor) for tensor in g.tensors]) for g in whole.subgraphs]
     flatbuffer.merge_buffers(whole)
     return flatbuffer.dump(whole)
-
-
-def _without_data(tensor: Any) -> Any:
-    bare = copy.copy(tensor)
-    bare.buffer = 0
-    return bare
 
 
 def _with_tensors(graph: Any, tensors: list[Any]) -> Any:
