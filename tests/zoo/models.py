@@ -32,7 +32,8 @@ def mobilenet_v2() -> Any:
     import keras
 
     keras.utils.set_random_seed(7)
-    model = keras.applications.MobileNetV2(weights=None, input_shape=(96, 96, 3), alpha=0.35, classes=10)
+    image = keras.Input((96, 96, 3), name="input_layer")  # Keras numbers the inputs that it names, in a process of many models
+    model = keras.applications.MobileNetV2(weights=None, input_tensor=image, alpha=0.35, classes=10)
     norms = [layer for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
     for layer in norms:
         layer.momentum = 0.0
