@@ -87,7 +87,7 @@ def _plain_db(opened: Source, base: Source, precision: str) -> float:
     candidate = Candidate(precision, rounding="nearest")
     ranges = _ranges(base, candidate)
     if precision == "w8a8" and ranges is not None:
-        return simulate.sqnr_db(base, _grids(base, candidate, ranges))
+        return _best_ranges(base, candidate)[1] if len(base.samples) >= ENOUGH else simulate.sqnr_db(base, _grids(base, candidate, ranges))
     return _make(opened, base, Improved(base.content, {}), candidate, stock.Policy(_kept_float(base, candidate)[0]), ranges).sqnr_db
 
 
@@ -156,13 +156,18 @@ def _ranges(base: Source, candidate: Candidate) -> stock.Ranges | None:
         return None
     if bits == 16 or len(base.samples) < ENOUGH:
         return source.chosen_ranges(base, "minmax", bits)
-    made: stock.Ranges = base.once("ranges", lambda: _best_ranges(base, candidate))
+    return _best_ranges(base, candidate)[0]
+
+
+def _best_ranges(base: Source, candidate: Candidate) -> tuple[stock.Ranges, float]:
+    """The ranges of 8-bit activations, and what is left in dB when they alone are rounded."""
+
+    def measure() -> tuple[stock.Ranges, float]:
+        tried = [*(source.chosen_ranges(base, method, 8) for method in RANGES), source.averaged_ranges(base)]
+        return max(((ranges, simulate.sqnr_db(base, _grids(base, candidate, ranges))) for ranges in tried), key=lambda pair: pair[1])
+
+    made: tuple[stock.Ranges, float] = base.once("ranges", measure)
     return made
-
-
-def _best_ranges(base: Source, candidate: Candidate) -> stock.Ranges:
-    tried = [*(source.chosen_ranges(base, method, 8) for method in RANGES), source.averaged_ranges(base)]
-    return max(tried, key=lambda ranges: simulate.sqnr_db(base, _grids(base, candidate, ranges)))
 
 
 def _grids(base: Source, candidate: Candidate, ranges: stock.Ranges, policy: stock.Policy | None = None) -> dict[str, Affine]:
