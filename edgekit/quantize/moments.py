@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from edgekit.tensors import Array
 
@@ -22,6 +23,22 @@ class Layer:
     def grouped(self) -> Array:
         """The weight as [groups, outputs / groups, k]."""
         return self.weight.reshape(self.groups, -1, self.weight.shape[1])
+
+
+def to_matrix(weight: Array, axis: int) -> Array:
+    """A stored weight, whose outputs lie along `axis`, as [outputs, k]."""
+    import numpy as np
+
+    moved = np.moveaxis(weight, axis, 0)
+    return moved.reshape(moved.shape[0], -1)
+
+
+def from_matrix(matrix: Array, shape: Sequence[int], axis: int) -> Array:
+    """[outputs, k] back in the stored layout of `shape`."""
+    import numpy as np
+
+    rest = [size for index, size in enumerate(shape) if index != axis]
+    return np.ascontiguousarray(np.moveaxis(matrix.reshape(matrix.shape[0], *rest), 0, axis))
 
 
 @dataclasses.dataclass(frozen=True)

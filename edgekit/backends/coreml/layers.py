@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from edgekit.quantize.moments import Layer
+from edgekit.quantize.moments import Layer, from_matrix, to_matrix
 from edgekit.tensors import Array
 from edgekit.virtual.coreml.kernels.arguments import flag, integer, ints
 from edgekit.virtual.coreml.kernels.conv import spatial_pads
@@ -42,17 +42,11 @@ class MilLayer:
 
     def to_matrix(self, weight: Array) -> Array:
         """A stored weight as [outputs, k]."""
-        import numpy as np
-
-        moved = np.moveaxis(weight, self.axis, 0)
-        return moved.reshape(moved.shape[0], -1)
+        return to_matrix(weight, self.axis)
 
     def from_matrix(self, matrix: Array, shape: tuple[int, ...]) -> Array:
         """[outputs, k] back in the stored layout."""
-        import numpy as np
-
-        rest = [size for index, size in enumerate(shape) if index != self.axis]
-        return np.ascontiguousarray(np.moveaxis(matrix.reshape(matrix.shape[0], *rest), 0, self.axis))
+        return from_matrix(matrix, shape, self.axis)
 
 
 def find(plan: Plan) -> list[MilLayer]:
