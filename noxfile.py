@@ -102,9 +102,9 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def conformance(session: nox.Session) -> None:
-    """Every ONNX operator test through the Hexagon route on the HTP simulator; writes docs/onnx-conformance.md (about ten minutes)."""
+    """Every ONNX operator test through the Hexagon route on the HTP simulator; writes docs/onnx-conformance.md (an hour of one core)."""
     install(session, "dev")
-    session.run("python", "-m", "tests.conformance.write_table", "2", env={"PYTHONPATH": str(Path.cwd())})
+    session.run("python", "-m", "tests.conformance.write_table", "--processes", "2", env={"PYTHONPATH": str(Path.cwd())})
 
 
 @nox.session

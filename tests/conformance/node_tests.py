@@ -1,7 +1,7 @@
-"""ONNX's own single-operator tests through the Hexagon route, on the HTP simulator: `python -m tests.conformance.node_tests NAME...`.
+"""ONNX's own single-operator tests through the Hexagon route, on the HTP simulator: `python -m tests.conformance.node_tests PRECISION NAME...`.
 
-Each case is calibrated on its own inputs, packaged with 16-bit activations (what 8 bits cannot tell apart is no fault of the route), run on the
-simulator with CPU fallback disabled, and compared with the outputs that ship with the test.
+Each case is calibrated on its own inputs, packaged in one precision, run on the simulator with CPU fallback disabled, and compared with the
+outputs that ship with the test.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import dataclasses
 import functools
 import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,11 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 TARGET = "hexagon-v75"
-PRECISION = "a16w8"
+PRECISIONS = ("a16w8", "a8w8", "fp16")
 TOLERANCE = 0.02
-"""Largest error of a float output, as a share of its largest magnitude: 16-bit steps, and coarser ones inside (the chip multiplies two 16-bit
-matrices with 8 bits of one of them). Of a matrix product, as a share of the sum of its terms' magnitudes, which cancel out. Where the
-quantized file itself loses more (large ranges, steep functions), twice of what it loses in ONNX Runtime.
+"""Largest error of a float output, as a share of its largest magnitude: 8-bit or 16-bit steps, and coarser ones inside (the chip multiplies two
+16-bit matrices with 8 bits of one of them). Of a matrix product, as a share of the sum of its terms' magnitudes, which cancel out. Where the
+quantized file itself loses more (large ranges, steep functions), twice of what it loses in ONNX Runtime, as long as packaging lets it pass.
 """
 
 WEIGHTED = frozenset(("Conv", "ConvTranspose", "Gemm", "BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization",
@@ -44,6 +46,7 @@ class Outcome:
     """
 
     name: str
+    precision: str
     operator: str
     opset: int
     status: str
@@ -66,7 +69,7 @@ def _is_float(model: Any) -> bool:
     return any(value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for value in ends)
 
 
-def run(name: str) -> Outcome:
+def run(name: str, precision: str) -> Outcome:
     """One case, in this process."""
     folder = cases()[name]
     model = onnx.load(folder / "model.onnx")
@@ -75,30 +78,34 @@ def run(name: str) -> Outcome:
     inputs = _bind(model, _data(folder, model, "input"))
     from edgekit.errors import EdgekitError
 
+    outcome = functools.partial(Outcome, name, precision, operator, opset)
     try:
-        got, cpu, notices = _through_hexagon(model, name, inputs)
+        got, cpu, notices = _through_hexagon(model, name, precision, inputs)
     except EdgekitError as error:
-        return Outcome(name, operator, opset, "refused", error.message)
+        return outcome("refused", error.message)
     except Exception as error:
-        return Outcome(name, operator, opset, "crashed", f"{type(error).__name__}: {str(error)[:200]}")
+        return outcome("crashed", f"{type(error).__name__}: {str(error)[:200]}")
     if any("training mode" in notice for notice in notices):
-        return Outcome(name, operator, opset, "refused", "training mode: switched off with a notice, so the random mask of the test is not computed")
+        return outcome("refused", "training mode: switched off with a notice, so the random mask of the test is not computed")
     size = _terms(operator, list(inputs.values()))
     worst, lost = (max((_error(values[key], value, size) for key, value in wanted.items()), default=0.0) for values in (got, cpu))
-    if worst <= max(TOLERANCE, 2 * lost):
-        return Outcome(name, operator, opset, "exact", "", worst, lost)
-    return _caught(Outcome(name, operator, opset, "wrong", "", worst, lost), got, wanted)
+    if worst <= TOLERANCE:
+        return outcome("exact", "", worst, lost)
+    barred = _barred(precision, got, wanted)
+    if barred:
+        return outcome("refused", f"not packaged: {barred}", worst, lost)
+    return outcome("exact" if worst <= 2 * lost < float("inf") else "wrong", "", worst, lost)
 
 
-def _caught(outcome: Outcome, got: dict[str, Any], wanted: dict[str, Any]) -> Outcome:
-    """Packaging weighs every build against the float source: what is below the profile's bound becomes no bundle."""
+def _barred(precision: str, got: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """Packaging weighs every build against the float source: why this one is below the profile's bound and becomes no bundle, or nothing."""
     from edgekit import parity, target
     from edgekit.tensors import TensorSpec
 
     specs = tuple(TensorSpec(key, value.shape, str(value.dtype)) for key, value in wanted.items())
     loss = parity.compare_all([wanted], [got], reference_specs=specs)
-    errors = [f.message for f in parity.judge(loss, target.load(TARGET).tolerance.quantization[PRECISION]) if f.severity == "error"]
-    return dataclasses.replace(outcome, status="refused", reason=f"not packaged: {errors[0]}") if errors else outcome
+    findings = parity.judge(loss, target.load(TARGET).tolerance.quantization[precision])
+    return next((finding.message for finding in findings if finding.severity == "error"), "")
 
 
 def _operator(name: str, model: Any) -> str:
@@ -129,7 +136,7 @@ def _bind(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if name not in bound}
 
 
-def _through_hexagon(model: Any, name: str, inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:
+def _through_hexagon(model: Any, name: str, precision: str, inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]:
     """Outputs of the simulator, outputs of the same quantized file in ONNX Runtime, and what the user is told."""
     from edgekit import formats, target
     from edgekit.backends import Candidate, Context, qnn
@@ -140,7 +147,7 @@ def _through_hexagon(model: Any, name: str, inputs: dict[str, Any]) -> tuple[dic
     opened = format_onnx.from_proto(model, name, "", shapes)
     formats.session(opened).run(inputs)
     with tempfile.TemporaryDirectory() as scratch:
-        artifact = qnn.prepare(opened, Context(target.load(TARGET), [inputs], Path(scratch)))(Candidate(PRECISION, "nearest"))
+        artifact = qnn.prepare(opened, Context(target.load(TARGET), [inputs], Path(scratch)))(Candidate(precision, "nearest"))
         cpu = running.session(artifact.path / "model.onnx", artifact.signature, artifact.runtime_names)
         return qnn.emulate(artifact).run(inputs), cpu.run(inputs), opened.notices
 
@@ -165,33 +172,40 @@ def _error(got: Any, wanted: Any, least_size: float = 0.0) -> float:
     return worst / size if size else worst
 
 
-def run_all(names: Iterable[str], processes: int = 1) -> Iterator[Outcome]:
-    """Cases in processes of their own, so that a crash of the simulator costs one case. Unordered."""
-    from concurrent.futures import ThreadPoolExecutor
+def run_all(names: Iterable[str], precision: str, processes: int = 1) -> Iterator[Outcome]:
+    """Cases in processes of their own, so that a crash of the simulator costs one case. Unordered, each as soon as it is there."""
+    listed, found = list(names), queue.SimpleQueue[Outcome | None]()
 
-    listed = list(names)
-    parts = [listed[start::processes] for start in range(processes)]
+    def work(part: list[str]) -> None:
+        try:
+            for outcome in _in_process(part, precision):
+                found.put(outcome)
+        finally:
+            found.put(None)
+
     with ThreadPoolExecutor(processes) as pool:
-        for outcomes in pool.map(lambda part: list(_in_process(part)), parts):
-            yield from outcomes
+        done = [pool.submit(work, listed[start::processes]) for start in range(processes)]
+        for _ in done:
+            yield from iter(found.get, None)
+    for part in done:
+        part.result()
 
 
-def _in_process(names: list[str]) -> Iterator[Outcome]:
+def _in_process(names: list[str], precision: str) -> Iterator[Outcome]:
     left = list(names)
     while left:
-        with subprocess.Popen(
-            [sys.executable, "-m", __name__, *left], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ
-        ) as process:
+        command = [sys.executable, "-m", __name__, precision, *left]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 if line.startswith("{"):
                     yield Outcome(**json.loads(line))
                     left.pop(0)
         if left:
-            yield Outcome(left[0], "", 0, "crashed", f"the process ended with {process.returncode}")
+            yield Outcome(left[0], precision, "", 0, "crashed", f"the process ended with {process.returncode}")
             left.pop(0)
 
 
 if __name__ == "__main__":
-    for case in sys.argv[1:]:
-        print(json.dumps(dataclasses.asdict(run(case))), flush=True)
+    for case in sys.argv[2:]:
+        print(json.dumps(dataclasses.asdict(run(case, sys.argv[1]))), flush=True)

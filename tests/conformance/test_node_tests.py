@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ ONCE_WRONG = (
 def test_no_case_of_the_sample_is_silently_wrong() -> None:
     pytest.importorskip("onnxruntime_qnn")
     names = [*list(node_tests.cases())[::EVERY], *ONCE_WRONG]
-    found = {outcome.name: outcome for outcome in node_tests.run_all(dict.fromkeys(names))}
+    found = {outcome.name: outcome for outcome in node_tests.run_all(dict.fromkeys(names), "a16w8")}
     assert len(found) > 80
     assert [o for o in found.values() if o.status not in ("exact", "refused")] == []
     assert all(o.reason for o in found.values() if o.status == "refused")
@@ -51,8 +52,27 @@ def test_no_case_of_the_sample_is_silently_wrong() -> None:
 
 
 def test_the_page_counts_and_names_what_is_to_be_mended() -> None:
-    page = write_table.page([Outcome("a", "Add", 13, "exact"), Outcome("b", "Add", 13, "refused", "b: rank | 6"), Outcome("c", "Log", 13, "wrong")])
-    assert "| Add | 1 | 1 | rank / 6 |" in page and "- `c`: wrong" in page and "| exact | 1 |" in page
+    found = [
+        Outcome("test_a", "a16w8", "Add", 13, "exact"),
+        Outcome("test_a", "fp16", "Add", 13, "refused", "test_a: rank | 6"),
+        Outcome("test_c", "fp16", "Log", 13, "wrong"),
+    ]
+    page = write_table.page(found)
+    assert "| Add | 1 / 0 | 0 / 1 | rank / 6 |" in page and "- `test_c`, `fp16`: wrong" in page and "| exact | 1 | 0 |" in page
+
+
+def test_what_was_measured_is_kept_and_named_operators_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def run_all(names: list[str], precision: str, processes: int) -> Iterator[Outcome]:
+        asked.append(names)
+        yield from (Outcome(name, precision, "Add" if name == "a" else "Log", 13, "exact") for name in names)
+
+    monkeypatch.setattr(node_tests, "cases", lambda: {"a": tmp_path, "b": tmp_path})
+    monkeypatch.setattr(node_tests, "run_all", run_all)
+    for again in ((), (), ("Add",)):
+        assert [o.name for o in write_table.measured(tmp_path, "fp16", 1, again)] == ["a", "b"]
+    assert asked == [["a", "b"], [], ["a"]]
 
 
 def test_the_published_page_has_nothing_to_be_mended() -> None:

@@ -12,9 +12,8 @@ from edgekit.backends.onnxruntime import running, weights
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
 from edgekit.legalize import onnx_prepare, onnx_rules
-from edgekit.qdq import protos, rounding, stream, write
-from edgekit.quantize.ranges import Histogram
-from edgekit.tensors import Arrays
+from edgekit.qdq import protos, write
+from edgekit.qdq.source import Source
 
 
 def own_precision(model: Model) -> str | None:
@@ -30,8 +29,9 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     if own_precision(model):
         return functools.partial(_as_it_is, model, context)
     prepared = onnx_rules.legalize(onnx_prepare.prepare(model), context.target.delegates[0], context.calibration)
-    source = _Source(model, context, protos.canonical(prepared.model.handle), dict(prepared.inputs), dict(prepared.outputs), prepared.notices)
-    return source.build
+    proto, ends = protos.canonical(prepared.model.handle), (dict(prepared.inputs), dict(prepared.outputs))
+    source = Source(model, proto, *ends, context.calibration, context.workdir, context.progress)
+    return _Builder(source, prepared.notices).build
 
 
 def _as_it_is(model: Model, context: Context, candidate: Candidate) -> Artifact:
@@ -43,53 +43,31 @@ def _as_it_is(model: Model, context: Context, candidate: Candidate) -> Artifact:
     return Artifact(folder / "model.onnx", "onnx", model.signature, candidate, notices=("the model was quantized already: passed through",))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Source:
-    model: Model
-    context: Context
-    proto: Any
-    inputs: dict[str, str]
-    outputs: dict[str, str]
+@dataclasses.dataclass(frozen=True)
+class _Builder:
+    source: Source
     notices: tuple[str, ...]
-
-    @functools.cached_property
-    def samples(self) -> list[Arrays]:
-        """The calibration sets, by the prepared graph's names and in its types; inputs that nothing reads are left out."""
-        specs = {spec.name: spec for spec in self.model.signature.inputs}
-        present = {value.name for value in self.proto.graph.input}
-        used = {source: name for source, name in self.inputs.items() if name in present}
-        return [{name: sample[source].astype(specs[source].dtype) for source, name in used.items()} for sample in self.context.calibration]
-
-    @functools.cached_property
-    def seen(self) -> dict[str, Histogram]:
-        """How the float activations are spread."""
-        return stream.histograms(self.proto, self.samples, self.context.progress)
-
-    @functools.cache  # noqa: B019  (one source lives as long as its builds)
-    def weights(self, method: str) -> rounding.Weights:
-        """The rounded float graph, once for all precisions."""
-        return rounding.round_weights(self.proto, self.samples, self.seen, self.context.workdir, method=method, progress=self.context.progress)
 
     def build(self, candidate: Candidate) -> Artifact:
         """Write one candidate, and load it here: what the runtime refuses is no artifact."""
         proto, notices = self._proto(candidate)
-        folder = self.context.workdir / f"{candidate.precision}-{candidate.rounding}"
+        source = self.source
+        folder = source.workdir / f"{candidate.precision}-{candidate.rounding}"
         folder.mkdir()
         path = folder / "model.onnx"
         path.write_bytes(proto.SerializeToString(deterministic=True))
-        names = {was: now for was, now in {**self.inputs, **self.outputs}.items() if was != now}
-        running.session(path, self.model.signature, names)
-        return Artifact(path, "onnx", self.model.signature, candidate, names, (*self.notices, *notices))
+        running.session(path, source.model.signature, source.renamed)
+        return Artifact(path, "onnx", source.model.signature, candidate, source.renamed, (*self.notices, *notices))
 
     def _proto(self, candidate: Candidate) -> tuple[Any, tuple[str, ...]]:
         if candidate.precision == "fp32":
-            return self.proto, ()
+            return self.source.proto, ()
         if candidate.precision == "fp16":
-            return weights.half(self.proto)
+            return weights.half(self.source.proto)
         if candidate.precision == "w8":
-            rounded = self.weights(candidate.rounding)
+            rounded = self.source.weights(candidate.rounding)
             return weights.stored(rounded), rounded.notices
-        if not self.samples:
+        if not self.source.samples:
             raise ConversionError(f"{candidate.precision} needs calibration data: its activations have fixed ranges", "give --calibration")
-        rounded = self.weights(candidate.rounding)
-        return write.write(rounded, self.seen, write.Policy(8)), rounded.notices
+        rounded = self.source.weights(candidate.rounding)
+        return write.write(rounded, self.source.seen, write.Policy(8)), rounded.notices

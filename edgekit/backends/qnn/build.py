@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -20,10 +19,10 @@ from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.hostruntimes.onnxruntime_qnn import Build
 from edgekit.legalize import onnx_prepare, onnx_rules
 from edgekit.opset import hexagon, table, view
-from edgekit.qdq import edges, equalized, fold, protos, rounding, sensitivity, spans, stream, write
+from edgekit.qdq import edges, fold, protos, sensitivity, spans, stream, write
+from edgekit.qdq.source import Source
 from edgekit.quantize import half_range
-from edgekit.quantize.ranges import Histogram
-from edgekit.tensors import Arrays, Signature, TensorSpec
+from edgekit.tensors import Signature, TensorSpec
 
 ARCHS = (68, 69, 73, 75, 79, 81)
 """Generations that onnxruntime-qnn 2.7.0 accepts (measured); for any other it only warns, and builds for a default."""
@@ -46,7 +45,8 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     _refuse_wrong(model.name, prepared.model.handle)
     proto, count = fold.folded(protos.canonical(prepared.model.handle))
     notices = (*prepared.notices, *((f"{count} multiplications and additions went into the layers beside them",) if count else ()))
-    return _Source(model, context, proto, dict(prepared.inputs), dict(prepared.outputs), notices).build
+    ends = dict(prepared.inputs), dict(prepared.outputs)
+    return _Builder(Source(model, proto, *ends, context.calibration, context.workdir, context.progress), context, notices).build
 
 
 def _refuse_wrong(name: str, proto: Any) -> None:
@@ -69,40 +69,15 @@ class _Written:
     sensitivity: tuple[tuple[str, float, str], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Source:
-    model: Model
+@dataclasses.dataclass(frozen=True)
+class _Builder:
+    source: Source
     context: Context
-    proto: Any
-    inputs: dict[str, str]
-    outputs: dict[str, str]
     notices: tuple[str, ...]
-
-    @functools.cached_property
-    def samples(self) -> list[Arrays]:
-        """The calibration sets, by the prepared graph's names and in its types."""
-        specs = {spec.name: spec for spec in self.model.signature.inputs}
-        return [{self.inputs[name]: sample[name].astype(specs[name].dtype) for name in self.inputs} for sample in self.context.calibration]
-
-    @functools.cached_property
-    def level(self) -> tuple[Any, tuple[str, ...]]:
-        """The graph with channels of like reach, for activations of 8 bits, and which of them gained."""
-        return equalized.equalized(self.proto, self.samples)
-
-    @functools.cache  # noqa: B019  (one source lives as long as its builds)
-    def seen(self, level: bool) -> dict[str, Histogram]:
-        """How the float activations are spread."""
-        return stream.histograms(self.level[0] if level else self.proto, self.samples, self.context.progress)
-
-    @functools.cache  # noqa: B019
-    def weights(self, method: str, bits: int, level: bool) -> rounding.Weights:
-        """The rounded float graph, once for all precisions that use it."""
-        proto, folder = self.level[0] if level else self.proto, self.context.workdir
-        return rounding.round_weights(proto, self.samples, self.seen(level), folder, method=method, bits=bits, progress=self.context.progress)
 
     def build(self, candidate: Candidate) -> Artifact:
         """Write one candidate, and ask the simulator to take it and to make the context binary."""
-        if not self.samples and candidate.precision != "fp16":
+        if not self.source.samples and candidate.precision != "fp16":
             raise ConversionError(f"{candidate.precision} needs calibration data: its activations have fixed ranges", "give --calibration")
         written = {"fp16": self._half, "mixed": self._mixed}.get(candidate.precision, self._plain)(candidate)
         folder = self.context.workdir / f"{candidate.precision}-{candidate.rounding}" / "hexagon"
@@ -120,24 +95,24 @@ class _Source:
 
     def _plain(self, candidate: Candidate) -> _Written:
         activations, bits = (int(part) for part in candidate.precision.removeprefix("a").split("w"))
-        level = activations == 8
-        weights = self.weights(candidate.rounding, bits, level and candidate.rounding != "nearest")
-        seen = self.seen(level and candidate.rounding != "nearest")
-        seen = spans.widened(weights.proto, seen) if activations == 16 else seen
-        gained = (f"{len(self.level[1])} chains of layers equalized",) if level and candidate.rounding != "nearest" and self.level[1] else ()
-        return _Written(write.write(weights, seen, write.Policy(activations)), candidate, (*weights.notices, *gained))
+        by_data = candidate.rounding != "nearest"
+        source, gained = self.source.level if activations == 8 and by_data else (self.source, ())
+        weights = source.weights(candidate.rounding, bits)
+        seen = spans.widened(weights.proto, source.seen) if activations == 16 else source.seen
+        told = (f"{len(gained)} chains of layers equalized",) if gained else ()
+        return _Written(write.write(weights, seen, write.Policy(activations)), candidate, (*weights.notices, *told))
 
     def _mixed(self, candidate: Candidate) -> _Written:
-        level = candidate.rounding != "nearest"
-        weights = self.weights(candidate.rounding, 8, level)
-        seen = spans.widened(weights.proto, self.seen(level))
+        source = self.source if candidate.rounding == "nearest" else self.source.level[0]
+        weights = source.weights(candidate.rounding)
+        seen = spans.widened(weights.proto, source.seen)
         eight = write.write(weights, seen, write.Policy(8))
-        costs = sensitivity.measure(weights.proto, eight, self.samples, self.context.progress)
+        costs = sensitivity.measure(weights.proto, eight, source.samples, self.context.progress)
 
         def size_of(names: frozenset[str]) -> int:
             return self._context_bytes(write.write(weights, seen, write.Policy(8, wide=names)))
 
-        wide = mixed.choose(self.proto, weights.proto, costs, self.samples, size_of)
+        wide = mixed.choose(self.source.proto, weights.proto, costs, source.samples, size_of)
         many = sum(name in wide for name in costs)
         told = f"{many} of {len(costs)} activations in 16 bits: those whose 8 bits cost the outputs most"
         made = write.write(weights, seen, write.Policy(8, wide=wide))
@@ -145,32 +120,30 @@ class _Source:
 
     def _half(self, candidate: Candidate) -> _Written:
         """The float graph, which the HTP computes in half precision; refused where values leave its range."""
-        drawn = self.samples or [onnx_prepare.random_inputs(Signature(tuple(self._specs()), ()), seed) for seed in range(2)]
-        names = stream.activations(self.proto)
-        run = stream.taps(self.proto, names)
+        source = self.source
+        drawn = source.samples or [onnx_prepare.random_inputs(Signature(source.specs, ()), seed) for seed in range(2)]
+        run = stream.taps(source.proto, stream.activations(source.proto))
         found = half_range.hazards(run(sample) for sample in drawn[:HALF_SAMPLES])
-        makers = {name: node for node in self.proto.graph.node for name in node.output}
+        makers = {name: node for node in source.proto.graph.node for name in node.output}
         broken = [h for h in found if h.name in makers]
         if broken:
             named = "; ".join(f"{makers[h.name].op_type}: {h}" for h in broken[:3])
-            raise ConversionError(f"{self.model.name} leaves the range of half precision: {named}", "a16w8 has a range of its own for every tensor")
-        return _Written(self.proto, candidate, ("float32 outside, half precision inside: the HTP has no float32",))
-
-    def _specs(self) -> list[TensorSpec]:
-        return [TensorSpec(self.inputs[s.name], s.shape, s.dtype) for s in self.model.signature.inputs if s.name in self.inputs]
+            raise ConversionError(f"{source.model.name} leaves the range of half precision: {named}", "a16w8 has a range of its own for every tensor")
+        return _Written(source.proto, candidate, ("float32 outside, half precision inside: the HTP has no float32",))
 
     def _edges(self, written: _Written) -> tuple[Any, Signature, dict[str, str]]:
         """The graph with the edges asked for, their specs, and how the runtime calls them."""
-        names = {**self.inputs, **self.outputs}
+        source = self.source
         if self.context.io == "float32" or written.candidate.precision == "fp16":
-            return written.proto, self.model.signature, {was: now for was, now in names.items() if was != now}
+            return written.proto, source.model.signature, source.renamed
         proto, moved = edges.integers(written.proto)
 
         def spec(was: TensorSpec) -> TensorSpec:
-            now = moved.get(names.get(was.name, was.name))
+            now = moved.get(source.renamed.get(was.name, was.name))
             return was if now is None else msgspec.structs.replace(was, dtype=now.dtype, scale=now.scale, zero_point=now.zero_point)
 
-        signature = Signature(tuple(map(spec, self.model.signature.inputs)), tuple(map(spec, self.model.signature.outputs)))
+        signature = Signature(tuple(map(spec, source.model.signature.inputs)), tuple(map(spec, source.model.signature.outputs)))
+        names = {**source.inputs, **source.outputs}
         known = {was: moved[now].name if now in moved else now for was, now in names.items()}
         return proto, signature, {was: now for was, now in known.items() if was != now}
 
