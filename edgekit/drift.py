@@ -87,10 +87,15 @@ def _write(path: Path, opened: Bundle, tapped: Artifact, host: Arrays) -> None:
     """A bundle of the tapped artifact with one golden sample: it takes the same way to the device as any other."""
     manifest = opened.manifest
     entry = msgspec.structs.replace(manifest.artifact, main=f"artifact/{tapped.path.name}", runtime_names=tapped.runtime_names)
-    files: dict[str, Path | bytes] = {entry.main: tapped.path}
+    files: dict[str, Path | bytes] = dict(_files(entry.main, tapped.path))
     for index in range(len(manifest.signature.inputs)):
         files[golden_file("inputs", 0, index)] = opened.read(golden_file("inputs", 0, index))
     for index, spec in enumerate(tapped.signature.outputs):
         files[golden_file("host", 0, index)] = raw_bytes(host[spec.name])
     golden = Golden(manifest.golden.samples[:1], 0)
     bundle.write(path, msgspec.structs.replace(manifest, artifact=entry, signature=tapped.signature, golden=golden), files)
+
+
+def _files(main: str, path: Path) -> dict[str, Path]:
+    """An artifact's file, or the files of its folder, by their names in the bundle."""
+    return {main: path} if path.is_file() else {f"{main}/{p.relative_to(path).as_posix()}": p for p in sorted(path.rglob("*")) if p.is_file()}

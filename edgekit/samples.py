@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from edgekit import calibration
+from edgekit import calibration, pixels
 from edgekit.preprocess import Preprocess
 from edgekit.tensors import Arrays, Signature
 
@@ -47,12 +47,19 @@ class Samples:
         return user + random, self.names[: len(user)] + tuple(f"random-{i}" for i in range(len(random))), len(random)
 
 
-def load(reference: str | None, signature: Signature, preprocess: Preprocess | None) -> Samples:
-    """The user's samples, split once and for all, and random ones. Raises `UsageError` for data that cannot be used, by file name."""
-    random = calibration.random_samples(signature, RANDOM_ONLY, _SEED)
+def load(reference: str | None, signature: Signature, preprocess: Preprocess | None, edge: Signature | None = None) -> Samples:
+    """The user's samples, split once and for all, and random ones. Raises `UsageError` for data that cannot be used, by file name.
+
+    `edge` is the artifact's signature where not every real value can cross it: random samples are then of those that can.
+    """
+    random = calibration.random_samples(edge or signature, RANDOM_ONLY, _SEED)
     if reference is None:
         notice = "no --calibration data: fidelity was judged on random inputs alone, which real inputs may contradict"
         return Samples((), (), (), random, (notice,))
     found = calibration.load(reference, signature, preprocess)
+    strangers = pixels.strangers(found.samples, edge) if edge else 0
+    if strangers:
+        told = f"{strangers} of {len(found.samples)} samples are no 8-bit pixels behind the preprocessing: the nearest pixels stand for them"
+        found = dataclasses.replace(found, notices=(*found.notices, told))
     train, held_out = calibration.split(found, min(HELD_OUT_MAX, max(1, len(found.samples) // HELD_OUT_SHARE)))
     return Samples(train.samples, held_out.samples, held_out.names, random, found.notices)

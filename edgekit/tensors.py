@@ -20,11 +20,24 @@ else:  # numpy is imported where it is used: `edgekit --help` must not pay for i
 DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 
 
+class Pixels(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the pixels of an image input become real values: real = pixel * scale + offset, a pair for each channel of the real tensor.
+
+    The real tensor is laid out as `layout` (`NCHW` or `NHWC`); with `reversed` its channels are blue, green, red. The pixels themselves are
+    always uint8 [1, height, width, channels], red, green, blue (or gray), as pictures have them.
+    """
+
+    layout: str
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+    reversed: bool = False
+
+
 class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One input or output.
 
     `shape` holds static sizes. `scale` and `zero_point` describe a quantized tensor: real = scale * (stored - zero_point), per tensor.
-    `layout` is `NCHW`, `NHWC` or empty where the question does not arise.
+    `layout` is `NCHW`, `NHWC` or empty where the question does not arise. `pixels` says that the tensor is an image, and what its values mean.
     """
 
     name: str
@@ -33,6 +46,7 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     scale: float | None = None
     zero_point: int = 0
     layout: str = ""
+    pixels: Pixels | None = None
 
     @property
     def elements(self) -> int:
@@ -42,10 +56,13 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             count *= size
         return count
 
-
     @property
     def real(self) -> TensorSpec:
-        """The tensor in real values: float32 where it is quantized, as it is otherwise."""
+        """The tensor in real values: float32 where it is quantized or an image, as it is otherwise."""
+        if self.pixels is not None:
+            batch, height, width, channels = self.shape
+            shape = (batch, channels, height, width) if self.pixels.layout == "NCHW" else self.shape
+            return TensorSpec(self.name, shape, "float32", layout=self.pixels.layout)
         return self if self.scale is None else TensorSpec(self.name, self.shape, "float32", layout=self.layout)
 
 
@@ -60,6 +77,8 @@ def dequantize(stored: Array, spec: TensorSpec) -> Array:
     """Real values (float32; float64 stays) of a stored tensor, by its own scale and zero point."""
     import numpy as np
 
+    if spec.pixels is not None:
+        return _of_pixels(stored, spec.pixels)
     if spec.scale is None:
         return stored if stored.dtype == np.float64 else stored.astype(np.float32)
     return ((stored.astype(np.float64) - spec.zero_point) * spec.scale).astype(np.float32)
@@ -70,12 +89,31 @@ def quantize(real: Array, spec: TensorSpec) -> Array:
     import numpy as np
 
     dtype = np.dtype(spec.dtype)
+    if spec.pixels is not None:
+        return _to_pixels(real, spec.pixels)
     if spec.scale is None:
         return real.astype(dtype)
     limits = np.iinfo(dtype)
     steps = np.rint(real.astype(np.float64) / spec.scale) + spec.zero_point
     stored: Array = np.clip(steps, limits.min, limits.max).astype(dtype)
     return stored
+
+
+def _of_pixels(stored: Array, pixels: Pixels) -> Array:
+    import numpy as np
+
+    ordered = stored[..., ::-1] if pixels.reversed else stored
+    real = (ordered * np.array(pixels.scale) + np.array(pixels.offset)).astype(np.float32)
+    return np.ascontiguousarray(real.transpose(0, 3, 1, 2) if pixels.layout == "NCHW" else real)
+
+
+def _to_pixels(real: Array, pixels: Pixels) -> Array:
+    import numpy as np
+
+    last = real.transpose(0, 2, 3, 1) if pixels.layout == "NCHW" else real
+    found = (last.astype(np.float64) - np.array(pixels.offset)) / np.array(pixels.scale)
+    ordered = found[..., ::-1] if pixels.reversed else found
+    return np.ascontiguousarray(np.clip(np.rint(ordered), 0, 255).astype(np.uint8))
 
 
 def raw_bytes(array: Array) -> bytes:

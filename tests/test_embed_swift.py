@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from edgekit import bundle, resources
+from edgekit import bundle, pixels, resources
 from edgekit.embed import swift
 from edgekit.errors import UsageError
 from edgekit.manifest import ArtifactEntry, Golden
@@ -79,7 +80,7 @@ def test_every_written_source_parses_and_keeps_the_model_s_names(opened: Any, tm
     sources = sorted(folder.rglob("*.swift"))
     assert [path.relative_to(folder).as_posix() for path in sources] == [
         "Package.swift",
-        *(f"Sources/NetKit/{name}.swift" for name in ("ImageInput", "Net", "PackagedModel")),
+        *(f"Sources/NetKit/{name}.swift" for name in ("ImageInput", "Net", "PackagedModel", "PixelBuffer")),
         *(f"Tests/NetKitTests/{name}.swift" for name in ("Golden", "NetTests")),
     ]
     assert {path.name: errors(path.read_text("utf-8")) for path in sources} == {path.name: [] for path in sources}
@@ -98,3 +99,14 @@ def test_what_cannot_cross_is_refused(opened: Any, tmp_path: Path) -> None:
         swift.write(opened, "net kit", tmp_path)
     with pytest.raises(UsageError, match="cannot pass float64"):
         swift._value(TensorSpec("x", (1,), "float64"))
+
+
+def test_an_image_input_takes_pictures_and_frames(opened: Any, tmp_path: Path) -> None:
+    edge = pixels.edge(SIGNATURE, opened.manifest.preprocess)
+    made = msgspec.structs.replace(opened.manifest, signature=edge)
+    text, test = swift.source(made, "Net", "net"), swift.golden_test(made, "Net", "NetKit")
+    assert errors(text) == errors(test) == []
+    assert "public func run(image0: [UInt8]) throws -> Outputs" in text
+    assert '"image:0": PackagedModel.image("image:0", image0, width: 10, height: 8, channels: 3)' in text
+    assert "try run(image0: Net.image.pixels(image))" in text and "public func run(_ buffer: CVPixelBuffer) throws -> Outputs" in text
+    assert 'Golden.values("inputs-0", as: UInt8.self)' in test and "import CoreVideo" in text

@@ -16,6 +16,7 @@ from edgekit.budget import Limits, Part
 from edgekit.formats import Model, Session
 from edgekit.graph import Graph
 from edgekit.planner import Candidate
+from edgekit.preprocess import Preprocess
 from edgekit.target import Target
 from edgekit.tensors import Arrays, Signature
 
@@ -47,9 +48,9 @@ class Artifact:
 class Context:
     """What a backend builds with.
 
-    `calibration` are real-valued input sets of the model's signature; `io` is `float32` or `int8` (the type at the artifact's edge);
-    `workdir` is an empty folder that the caller removes; `progress(done, of, what)` may be called at any time. `limits` are for telling which of
-    several ways would fit: the caller holds the artifact to them.
+    `calibration` are real-valued input sets of the model's signature; `io` is `float32`, `int8` or `image` (what crosses the artifact's edge):
+    `preprocess` then says what becomes of a pixel. `workdir` is an empty folder that the caller removes; `progress(done, of, what)` may be called
+    at any time. `limits` are for telling which of several ways would fit: the caller holds the artifact to them.
     """
 
     target: Target
@@ -58,6 +59,7 @@ class Context:
     io: str = "float32"
     progress: Callable[[int, int, str], None] = lambda done, of, what: None
     limits: Limits = dataclasses.field(default_factory=Limits)
+    preprocess: Preprocess | None = None
 
 
 class Tap(msgspec.Struct, frozen=True):
@@ -74,7 +76,7 @@ class Backend(Protocol):
     One that can show the inside of its artifacts also has `tapped(artifact, out) -> (Artifact, tuple[Tap, ...])`, for `edgekit drift`; one whose
     artifacts become part of firmware, or whose runtime's selective build starts from the model itself, has `sources(artifact, folder)`, which
     writes more files of the bundle's `trim/` folder; one whose sessions
-    keep the state of a model from sample to sample says `carries_state = True`.
+    keep the state of a model from sample to sample says `carries_state = True`; one that builds image inputs says `takes_images = True`.
     """
 
     name: str

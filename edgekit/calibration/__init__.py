@@ -12,7 +12,7 @@ from edgekit.calibration import checks, fitting, sources
 from edgekit.errors import UsageError
 from edgekit.preprocess import Preprocess
 from edgekit.quantize.sampling import spread
-from edgekit.tensors import Array, Signature, TensorSpec
+from edgekit.tensors import Array, Signature, TensorSpec, dequantize
 
 if TYPE_CHECKING:
     from numpy.random import RandomState
@@ -75,7 +75,7 @@ def random_samples(signature: Signature, count: int, seed: int) -> tuple[dict[st
     """Random inputs: standard normal floats, integers over the whole range of 8-bit inputs, 0 or 1 for wider ones.
 
     Wider integers are indices, lengths or masks, where other values may be out of range for the model. Quantized inputs get real values over the
-    whole range that they can store. Raises `UsageError` for an input without static shape.
+    whole range that they can store, images any pixels. Raises `UsageError` for an input without static shape.
     """
     import numpy as np
 
@@ -94,6 +94,8 @@ def _random(spec: TensorSpec, rng: RandomState) -> Array:
     import numpy as np
 
     dtype = np.dtype(spec.dtype)
+    if spec.pixels is not None:
+        return dequantize(rng.randint(0, 256, spec.shape).astype(np.uint8), spec)
     if dtype.kind == "f":
         return np.asarray(rng.standard_normal(spec.shape), dtype)
     low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if spec.scale is not None or spec.dtype in BYTE_TYPES else (0, 1)

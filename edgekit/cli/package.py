@@ -44,7 +44,13 @@ def _bytes(size: str) -> int:
 )
 @click.option("--prefer", type=click.Choice(["fidelity", "size"]), default="fidelity", show_default=True, help="What 'auto' takes within the limits.")
 @click.option("--min-sqnr", "min_sqnr_db", type=float, metavar="DB", help="Fidelity to demand, instead of the profile's tolerance.")
-@click.option("--io", type=click.Choice(["float32", "int8"]), default="float32", show_default=True, help="Types at the edge of an integer model.")
+@click.option(
+    "--io",
+    type=click.Choice(["float32", "int8", "image"]),
+    default="float32",
+    show_default=True,
+    help="What crosses the artifact's edge: floats, an integer model's own integers, or an image whose pixels --preprocess describes (Core ML).",
+)
 @click.option("--calibration", "-c", metavar="DATA", help="Folder of images or .npy/.npz, one .npz, or package.module:function.")
 @click.option("--preprocess", metavar="SPEC", help="How images become inputs: resize=256,crop=224,mean=0.5:0.5:0.5,... or a .toml file.")
 @click.option("--input", "inputs", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input; needed where the model leaves it open.")

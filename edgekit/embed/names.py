@@ -52,7 +52,7 @@ def shape(spec: TensorSpec) -> str:
 def meaning(spec: TensorSpec) -> str:
     """What a caller must know of a tensor: name, shape, layout, and what its numbers are."""
     layout = f" ({spec.layout})" if spec.layout else ""
-    kind = f"real values, stored as {spec.dtype}" if spec.scale is not None else spec.dtype
+    kind = f"real values, stored as {spec.dtype}" if spec.scale is not None else "pixels" if spec.pixels else spec.dtype
     return comment(f"{spec.name}: {shape(spec)}{layout}, {kind}, row-major")
 
 
@@ -69,7 +69,7 @@ def image_fields(preprocess: Preprocess | None, signature: Signature) -> dict[st
     if preprocess is None or len(signature.inputs) != 1:
         return None
     try:
-        layout, height, width = geometry(signature.inputs[0], preprocess)
+        layout, height, width = geometry(signature.inputs[0].real, preprocess)
     except UsageError:
         return None
     size, crop = preprocess.resize, preprocess.crop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgekit import resources
@@ -10,7 +11,7 @@ from edgekit.bundle import Bundle
 from edgekit.embed import names
 from edgekit.errors import UsageError
 from edgekit.manifest import Manifest
-from edgekit.tensors import TensorSpec, raw_bytes
+from edgekit.tensors import TensorSpec, quantize, raw_bytes
 
 KIND = "Swift package"
 VALUES = {"float32": "Float", "int32": "Int32"}
@@ -43,8 +44,8 @@ def write(opened: Bundle, name: str, folder: Path) -> tuple[str, ...]:
     code, tests = folder / "Sources" / module, folder / "Tests" / f"{module}Tests"
     for path in (code, tests / "golden"):
         path.mkdir(parents=True)
-    shared = ["PackagedModel.swift", *(["ImageInput.swift"] if names.image_fields(manifest.preprocess, manifest.signature) else [])]
-    for file in shared:
+    pictures = names.image_fields(manifest.preprocess, manifest.signature) is not None
+    for file in ("PackagedModel.swift", "PixelBuffer.swift", *(["ImageInput.swift"] if pictures else [])):
         (code / file).write_bytes(_shared(file))
     (code / f"{name}.swift").write_text(source(manifest, name, resource), "utf-8")
     opened.extract(manifest.artifact.main, code)
@@ -53,7 +54,7 @@ def write(opened: Bundle, name: str, folder: Path) -> tuple[str, ...]:
     (tests / f"{name}Tests.swift").write_text(golden_test(manifest, name, module), "utf-8")
     for kind, specs in (("inputs", manifest.signature.inputs), ("host", manifest.signature.outputs)):
         for index, spec in enumerate(specs):
-            (tests / "golden" / f"{kind}-{index}.raw").write_bytes(raw_bytes(opened.golden(kind, 0, index).astype(spec.dtype)))
+            (tests / "golden" / f"{kind}-{index}.raw").write_bytes(raw_bytes(quantize(opened.golden(kind, 0, index), spec)))
     ios, macos = SYSTEMS.get(str(manifest.target.options.get("deployment")), SYSTEMS["iOS16"])
     values = {"module": module, "resource": resource, "ios": ios, "macos": macos}
     (folder / "Package.swift").write_text(_filled(_PACKAGE, values), "utf-8")
@@ -76,17 +77,12 @@ def source(manifest: Manifest, name: str, resource: str) -> str:
         "properties": "\n".join(f"        /// {names.meaning(spec)}\n        public let {word}: [{_value(spec)}]" for word, spec in taken),
         "documents": "\n".join(f"    ///   - {word}: {names.meaning(spec)}" for word, spec in given),
         "parameters": ", ".join(f"{word}: [{_value(spec)}]" for word, spec in given),
-        "inputs": "\n".join(
-            f"            {_text(called.get(spec.name, spec.name))}: PackagedModel.input({_text(spec.name)}, {word}, shape: {list(spec.shape)}),"
-            for word, spec in given
-        ),
-        "outputs": ",\n".join(
-            f"            {word}: PackagedModel.output({_text(called.get(spec.name, spec.name))}, features, as: {_value(spec)}.self)"
-            for word, spec in taken
-        ),
+        "inputs": "\n".join(f"            {_text(called.get(spec.name, spec.name))}: {_feature(word, spec)}," for word, spec in given),
+        "outputs": _outputs(manifest, outputs),
         "import": "import CoreGraphics\n" if image else "",
+        "video": "import CoreVideo\n" if image and signature.inputs[0].pixels else "",
         "image": f"\n    private static let image = {image}\n" if image else "",
-        "picture": _filled(_PICTURE, {"class": name, "word": inputs[0], "value": _value(signature.inputs[0])}) if image else "",
+        "picture": _picture(manifest, name, inputs[0]) if image else "",
     }
     return _filled(_CLASS, values)
 
@@ -114,6 +110,33 @@ def _image(manifest: Manifest) -> str:
     return f"ImageInput(\n        {', '.join(f'{word}: {_literal(value)}' for word, value in fields.items())})"
 
 
+def _picture(manifest: Manifest, name: str, word: str) -> str:
+    """Methods that take a picture as apps have it."""
+    spec, values = manifest.signature.inputs[0], {"class": name, "word": word}
+    if spec.pixels is None:
+        return _filled(_PICTURE, {**values, "value": _value(spec)})
+    outputs = names.parameters(manifest.signature.outputs, KEYWORDS)
+    called = manifest.artifact.runtime_names.get(spec.name, spec.name)
+    size = f"{spec.shape[2]}x{spec.shape[1]}"
+    return _filled(_FRAME, {**values, "size": size, "name": _text(called), "outputs": _outputs(manifest, outputs)})
+
+
+def _outputs(manifest: Manifest, words: Sequence[str]) -> str:
+    called = manifest.artifact.runtime_names
+    return ",\n".join(
+        f"            {word}: PackagedModel.output({_text(called.get(spec.name, spec.name))}, features, as: {_value(spec)}.self)"
+        for word, spec in zip(words, manifest.signature.outputs, strict=True)
+    )
+
+
+def _feature(word: str, spec: TensorSpec) -> str:
+    """The expression that makes a value of the model's of an argument."""
+    if spec.pixels is None:
+        return f"PackagedModel.input({_text(spec.name)}, {word}, shape: {list(spec.shape)})"
+    _, height, width, channels = spec.shape
+    return f"PackagedModel.image({_text(spec.name)}, {word}, width: {width}, height: {height}, channels: {channels})"
+
+
 def _literal(value: object) -> str:
     match value:
         case None:
@@ -129,6 +152,8 @@ def _literal(value: object) -> str:
 
 
 def _value(spec: TensorSpec) -> str:
+    if spec.pixels is not None:
+        return "UInt8"
     if spec.dtype not in VALUES:
         raise UsageError(f"{spec.name}: a Swift package cannot pass {spec.dtype} tensors to Core ML", f"it passes {', '.join(VALUES)}")
     return VALUES[spec.dtype]
@@ -140,7 +165,10 @@ def _text(value: str) -> str:
 
 
 def _shared(file: str) -> bytes:
-    return (resources.directory("apps") / "embed" / "swift" / file).read_bytes()
+    """A source that every package has; the runner app shares what reads pixels."""
+    apps = resources.directory("apps")
+    own = apps / "embed" / "swift" / file
+    return (own if own.is_file() else apps / "ios" / "Sources" / file).read_bytes()
 
 
 def _filled(template: str, values: dict[str, str]) -> str:
@@ -176,7 +204,7 @@ let package = Package(
 """
 
 _CLASS = """@import@import CoreML
-
+@video@
 /// @summary@
 ///
 /// Made by edgekit.
@@ -212,6 +240,21 @@ _PICTURE = """
     /// Run on an image, preprocessed as it was when the model was packaged: resized, cropped, normalized.
     public func run(_ image: CGImage) throws -> Outputs {
         try run(@word@: @class@.image.values(image).map { @value@($0) })
+    }
+"""
+
+_FRAME = """
+    /// Run on an image, resized and cropped as it was when the model was packaged; what becomes of its pixels is part of the model.
+    public func run(_ image: CGImage) throws -> Outputs {
+        try run(@word@: @class@.image.pixels(image))
+    }
+
+    /// Run on a buffer of @size@ pixels as it is, for instance a camera's frame that was scaled already.
+    public func run(_ buffer: CVPixelBuffer) throws -> Outputs {
+        let features = try model.run([@name@: MLFeatureValue(pixelBuffer: buffer)])
+        return try Outputs(
+@outputs@
+        )
     }
 """
 

@@ -85,13 +85,17 @@ def _input(feature: spec.Feature, program: spec.Program, inputs: Mapping[str, tu
     if stated is None or stated.kind != "tensor":
         raise ConversionError(f"input {feature.name} is a {feature.dtype if stated is None else stated.kind}, not a tensor")
     shape = inputs.get(feature.name) or feature.shape or stated.shape
+    if feature.channels and feature.name in inputs and len(shape) == 4 and shape[-1] == feature.channels:
+        shape = (shape[0], shape[-1], *shape[1:-1])
     if len(shape) != len(stated.shape) or any(fixed not in (size, spec.UNKNOWN) for size, fixed in zip(shape, stated.shape, strict=True)):
         raise UsageError(f"input {feature.name} cannot be {list(shape)}: the program takes {_open(stated.shape)}")
     if any(size < 1 for size in shape):
         raise ConversionError(f"input {feature.name} has the shape {list(shape)}, which is not fixed", f"--input {feature.name}=1x3x224x224 fixes it")
     if feature.flexible:
         notices.append(f"input {feature.name}: the package allows other shapes; fixed at {list(shape)}")
-    return TensorSpec(feature.name, tuple(shape), _dtype(feature), layout="NCHW" if feature.channels else "")
+    if feature.channels:
+        return TensorSpec(feature.name, (shape[0], *shape[2:], shape[1]), _dtype(feature), layout="NHWC")
+    return TensorSpec(feature.name, tuple(shape), _dtype(feature))
 
 
 def _open(shape: tuple[int, ...]) -> str:

@@ -63,7 +63,20 @@ def program_of(model: Any) -> Any:
     from coremltools.converters.mil.frontend.milproto import load as milproto
 
     spec = model.get_spec()
-    return milproto.load(spec, specification_version=spec.specificationVersion, file_weights_dir=model.weights_dir)
+    program = milproto.load(spec, specification_version=spec.specificationVersion, file_weights_dir=model.weights_dir)
+    program.functions["main"].set_input_types(tuple(filter(None, map(_stated, spec.description.input))))
+    return program
+
+
+def _stated(feature: Any) -> Any:
+    """An input that is more than a tensor of one shape: the program alone does not tell."""
+    ct = coremltools()
+    if feature.type.HasField("imageType"):
+        image = feature.type.imageType
+        color = type(image).ColorSpace.Name(image.colorSpace)
+        shape = (1, 1 if color.startswith("GRAYSCALE") else 3, image.height, image.width)
+        return ct.ImageType(feature.name, shape=shape, color_layout=getattr(ct.colorlayout, color), channel_first=True)
+    return None
 
 
 def first_line(error: BaseException) -> str:

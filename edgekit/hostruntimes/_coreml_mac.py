@@ -41,17 +41,24 @@ def _load(ct: Any, job: Job, artifact: Path) -> Executable:
     wanted = tuple(file.spec for file in job.samples[0])
     inputs = [known[i].name for i in match(job, "input", wanted, known, [[x.name for x in known]])]
     outputs = [made[i].name for i in match(job, "output", job.outputs, made, [[x.name for x in made]])]
-    return _Loaded(loaded, inputs, outputs)
+    images = frozenset(feature.name for feature in mlprogram.package_of(model).program.features_in if feature.channels)
+    return _Loaded(loaded, inputs, outputs, images)
+
+
+def _picture(pixels: Array) -> Any:
+    """Pixels [1, height, width, channels] as coremltools takes images."""
+    pillow = require("PIL.Image", extra="images", purpose="giving Core ML an image")
+    return pillow.fromarray(pixels[0, :, :, 0] if pixels.shape[3] == 1 else pixels[0])
 
 
 class _Loaded:
-    def __init__(self, model: Any, inputs: list[str], outputs: list[str]) -> None:
-        self._model, self._inputs, self._outputs = model, inputs, outputs
-        self._fed: dict[str, Array] = {}
+    def __init__(self, model: Any, inputs: list[str], outputs: list[str], images: frozenset[str]) -> None:
+        self._model, self._inputs, self._outputs, self._images = model, inputs, outputs, images
+        self._fed: dict[str, Any] = {}
         self._results: dict[str, Any] = {}
 
     def set_inputs(self, arrays: Sequence[Array]) -> None:
-        self._fed = dict(zip(self._inputs, arrays, strict=True))
+        self._fed = {name: _picture(array) if name in self._images else array for name, array in zip(self._inputs, arrays, strict=True)}
 
     def invoke(self) -> None:
         self._results = self._model.predict(self._fed)

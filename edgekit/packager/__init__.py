@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgekit import budget, bundle, fingerprint, formats, hops, plugins, repeats, samples
+from edgekit import budget, bundle, fingerprint, formats, hops, pixels, plugins, repeats, samples
 from edgekit import target as targets
 from edgekit.backends import Backend
 from edgekit.budget import boards
@@ -37,13 +37,15 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
     target = _demanding(profile, backend, options.min_sqnr_db)
     options = dataclasses.replace(options, limits=boards.within(options.limits, options.board, target))
     _check_precision(options.precision, target, backend)
+    _check_edge(options, target, backend)
     if not options.rebuild and (repeat := repeats.find(_key(reference, target, options))):
         return _repeat(repeat)
     progress(0, 0, "opening the model")
     with _no_collection(), fingerprint.recording(*filter(None, (reference, options.calibration))):
         source = formats.open(reference, options.inputs)
         place = _place(options, options.name or source.name, target)
-        data = samples.load(options.calibration, source.signature, options.preprocess)
+        edge = pixels.edge(source.signature, options.preprocess) if options.io == "image" else None
+        data = samples.load(options.calibration, source.signature, options.preprocess, edge)
     with tempfile.TemporaryDirectory(prefix="edgekit-package-") as scratch:
         runtime = budget.runtime_parts(target, options.runtime_aar)
         reference_run = Reference(source, stream=getattr(backend, "carries_state", False))
@@ -86,6 +88,11 @@ def _check_precision(precision: str, target: Target, backend: Backend) -> None:
     if precision not in backend.precisions or precision not in target.precisions:
         known = [p for p in target.precisions if p in backend.precisions]
         raise UsageError(f"{target.name} has no precision {precision!r}", close_match(precision, [*known, "auto"]))
+
+
+def _check_edge(options: Options, target: Target, backend: Backend) -> None:
+    if options.io == "image" and not getattr(backend, "takes_images", False):
+        raise UsageError(f"--io image: {target.name} has no image inputs", "the app gives the tensor that --preprocess describes: leave out --io")
 
 
 def _place(options: Options, name: str, target: Target) -> Path:

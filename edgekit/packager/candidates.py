@@ -29,7 +29,7 @@ def search(job: Job, model: Model) -> tuple[Plan, Built]:
     folder = job.work / "build"
     folder.mkdir()
     with hops.translated(f"preparing {model.name} for {job.target.backend}"):
-        context = Context(job.target, data.train or data.random, folder, options.io, job.progress, options.limits)
+        context = Context(job.target, data.train or data.random, folder, options.io, job.progress, options.limits, options.preprocess)
         build = job.backend.prepare(model, context)
     job.progress(0, 0, "running the float reference")
     expected = job.reference.run(data.judged)

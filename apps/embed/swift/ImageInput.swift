@@ -47,6 +47,15 @@ struct ImageInput {
 
     /// Real values of the input. Colors are read as sRGB, 8 bits each; transparency is dropped.
     func values(_ image: CGImage) throws -> [Double] {
+        try values(rgba: colors(image), width: image.width, height: image.height)
+    }
+
+    /// The pixels of an image input, where the model itself makes values of them: red, green and blue together, or gray.
+    func pixels(_ image: CGImage) throws -> [UInt8] {
+        try placed(rgba: colors(image), width: image.width, height: image.height).values.map { UInt8($0) }
+    }
+
+    private func colors(_ image: CGImage) throws -> [UInt8] {
         var colors = [UInt8](repeating: 0, count: image.width * image.height * 4)
         let space = CGColorSpace(name: CGColorSpace.sRGB)!
         let drawn = colors.withUnsafeMutableBytes { bytes -> Bool in
@@ -58,16 +67,20 @@ struct ImageInput {
             return true
         }
         guard drawn else { throw PackagedModelError.image("the image cannot be read as 8-bit sRGB") }
-        return try values(rgba: colors, width: image.width, height: image.height)
+        return colors
     }
 
     /// Real values of the input, from four bytes a pixel: red, green, blue, unused.
     func values(rgba: [UInt8], width imageWidth: Int, height imageHeight: Int) throws -> [Double] {
+        normalized(try placed(rgba: rgba, width: imageWidth, height: imageHeight))
+    }
+
+    private func placed(rgba: [UInt8], width imageWidth: Int, height imageHeight: Int) throws -> Pixels {
         let picture = try cropped(resized(split(rgba, imageWidth, imageHeight)))
         guard picture.width == width && picture.height == height else {
             throw PackagedModelError.image("the model takes \(width)x\(height) pixels, got \(picture.width)x\(picture.height)")
         }
-        return normalized(picture)
+        return picture
     }
 
     private func split(_ rgba: [UInt8], _ imageWidth: Int, _ imageHeight: Int) -> Pixels {

@@ -30,15 +30,23 @@ final class PackagedModel {
         model = try MLModel(contentsOf: PackagedModel.compiled(resource, digest), configuration: configuration)
     }
 
-    func run(_ inputs: [String: MLMultiArray]) throws -> MLFeatureProvider {
-        let values = inputs.mapValues { MLFeatureValue(multiArray: $0) }
-        return try model.prediction(from: MLDictionaryFeatureProvider(dictionary: values))
+    func run(_ inputs: [String: MLFeatureValue]) throws -> MLFeatureProvider {
+        try model.prediction(from: MLDictionaryFeatureProvider(dictionary: inputs))
     }
 
-    static func input<Scalar: MLShapedArrayScalar>(_ name: String, _ values: [Scalar], shape: [Int]) throws -> MLMultiArray {
+    static func input<Scalar: MLShapedArrayScalar>(_ name: String, _ values: [Scalar], shape: [Int]) throws -> MLFeatureValue {
         let wanted = shape.reduce(1, *)
         guard values.count == wanted else { throw PackagedModelError.size(name: name, wanted: wanted, got: values.count) }
-        return MLMultiArray(MLShapedArray<Scalar>(scalars: values, shape: shape))
+        return MLFeatureValue(multiArray: MLMultiArray(MLShapedArray<Scalar>(scalars: values, shape: shape)))
+    }
+
+    /// Pixels, red, green and blue together, or gray: what becomes of them is part of the model.
+    static func image(_ name: String, _ pixels: [UInt8], width: Int, height: Int, channels: Int) throws -> MLFeatureValue {
+        let wanted = width * height * channels
+        guard let buffer = pixelBuffer(Data(pixels), width: width, height: height, channels: channels) else {
+            throw PackagedModelError.size(name: name, wanted: wanted, got: pixels.count)
+        }
+        return MLFeatureValue(pixelBuffer: buffer)
     }
 
     static func output<Scalar: MLShapedArrayScalar>(_ name: String, _ features: MLFeatureProvider, as type: Scalar.Type) throws -> [Scalar] {

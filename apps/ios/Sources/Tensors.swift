@@ -65,38 +65,20 @@ private func array(_ tensor: TensorFile, _ data: Data, _ description: MLFeatureD
     return made
 }
 
-/// Pixels as [1, channels, height, width] or [channels, height, width] of uint8, in the order of the model's color space.
+/// Pixels as uint8 [1, height, width, channels]: red, green and blue, or gray.
 private func image(_ tensor: TensorFile, _ data: Data, _ description: MLFeatureDescription) throws -> CVPixelBuffer {
-    guard let stated = description.imageConstraint, tensor.dtype == "uint8", tensor.shape.count >= 3 else {
+    guard let stated = description.imageConstraint, tensor.dtype == "uint8" else {
         throw Failure(.input, "input \(tensor.name) is an image, and takes uint8 pixels")
     }
-    let (channels, height, width) = (tensor.shape[tensor.shape.count - 3], stated.pixelsHigh, stated.pixelsWide)
-    let gray = stated.pixelFormatType == kCVPixelFormatType_OneComponent8
-    guard tensor.shape.suffix(2) == [height, width], channels == (gray ? 1 : 3) else {
-        throw Failure(.input, "input \(tensor.name) is \(tensor.shape) in the job, but the model takes \(width)x\(height) pixels")
+    let channels = stated.pixelFormatType == kCVPixelFormatType_OneComponent8 ? 1 : 3
+    let fixed = [stated.pixelsHigh, stated.pixelsWide]
+    guard tensor.shape.count == 4, tensor.shape[0] == 1, tensor.shape[3] == channels,
+        stated.sizeConstraint.type != .unspecified || Array(tensor.shape[1...2]) == fixed
+    else {
+        throw Failure(.input, "input \(tensor.name) is \(tensor.shape) in the job, but the model takes [1, \(fixed[0]), \(fixed[1]), \(channels)]")
     }
-    var buffer: CVPixelBuffer?
-    let format = gray ? kCVPixelFormatType_OneComponent8 : kCVPixelFormatType_32BGRA
-    guard CVPixelBufferCreate(nil, width, height, format, nil, &buffer) == kCVReturnSuccess, let made = buffer else {
-        throw Failure(.input, "no memory for \(width)x\(height) pixels")
-    }
-    CVPixelBufferLockBaseAddress(made, [])
-    defer { CVPixelBufferUnlockBaseAddress(made, []) }
-    let base = CVPixelBufferGetBaseAddress(made)!.assumingMemoryBound(to: UInt8.self)
-    let row = CVPixelBufferGetBytesPerRow(made)
-    let plane = width * height
-    data.withUnsafeBytes { source in
-        for y in 0..<height {
-            for x in 0..<width {
-                let at = y * width + x
-                if gray {
-                    base[y * row + x] = source[at]
-                } else {
-                    for channel in 0..<3 { base[y * row + 4 * x + 2 - channel] = source[channel * plane + at] }
-                    base[y * row + 4 * x + 3] = 255
-                }
-            }
-        }
+    guard let made = pixelBuffer(data, width: tensor.shape[2], height: tensor.shape[1], channels: channels) else {
+        throw Failure(.input, "input \(tensor.name): no memory for its pixels")
     }
     return made
 }

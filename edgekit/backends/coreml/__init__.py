@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends import Artifact, Candidate, Context, Tap
 from edgekit.formats import Model, Session
 from edgekit.graph import Graph
 
 name = "coreml"
+takes_images = True
 accepts = ("mlprogram",)
 precisions = ("fp32", "fp16", "w8", "w8a8", "p8", "p6", "p4")
 """`w8`: 8-bit linear weights; `p8`, `p6`, `p4`: weights from tables of 256, 64 and 16 values; all of them compute in half precision."""
@@ -41,6 +42,13 @@ def graph(artifact: Artifact) -> Graph:
     from edgekit.backends.coreml import build
 
     return build.graph(artifact)
+
+
+def tapped(artifact: Artifact, out: Path) -> tuple[Artifact, tuple[Tap, ...]]:
+    """A copy of a package at `out` that also gives every intermediate tensor as an output."""
+    from edgekit.backends.coreml import taps
+
+    return taps.tapped(artifact, out)
 
 
 def trim(graph: Graph, folder: Path) -> dict[str, str]:

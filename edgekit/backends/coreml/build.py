@@ -11,13 +11,14 @@ from typing import Any
 
 from edgekit import formats
 from edgekit.backends import Artifact, Candidate, Context
-from edgekit.backends.coreml import activations, halfrange, program, rounding, stream
+from edgekit.backends.coreml import activations, halfrange, images, program, rounding, stream
 from edgekit.backends.coreml.halfrange import Legal
 from edgekit.backends.coreml.rounding import Recipe, Stored
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, Session, mlprogram, mlprogram_write
 from edgekit.graph import Graph
 from edgekit.quantize.grid import Affine
+from edgekit.tensors import quantize
 from edgekit.virtual.coreml.hazards import Hazard
 from edgekit.virtual.coreml.plan import Plan
 from edgekit.virtual.coreml.plan import prepare as prepared
@@ -40,9 +41,13 @@ RECIPES = {
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     """Read the program once; the result builds one candidate a call."""
-    if context.io != "float32":
-        raise ConversionError(f"Core ML packages have float32 edges, not {context.io}", "leave out --io")
+    if context.io not in ("float32", "image"):
+        raise ConversionError(f"Core ML packages have float32 or image edges, not {context.io}", "leave out --io")
     own = own_precision(model)
+    if own is not None and context.io == "image":
+        raise ConversionError(f"{model.name} is already {own}: its inputs stay what they are", "give the float32 package, or leave out --io")
+    if context.io == "image":
+        model = images.with_image(model, context)
     if own is not None:
         return lambda candidate: _as_given(model, context, own, candidate)
     return _Source(model, context).build
@@ -96,8 +101,8 @@ class _Source:
     def samples(self) -> list[Mapping[str, Any]]:
         """Calibration sets as the program takes them."""
         ready, names = Interpreted(mlprogram.package_of(self.model)), mlprogram.feature_names(self.model)
-        kinds = {spec.name: spec.dtype for spec in self.model.signature.inputs}
-        rows = [ready.tensors({names[n]: a.astype(kinds[n]) for n, a in sample.items()}) for sample in self.context.calibration]
+        kinds = {spec.name: spec for spec in self.model.signature.inputs}
+        rows = [ready.tensors({names[n]: quantize(a, kinds[n]) for n, a in sample.items()}) for sample in self.context.calibration]
         return stream.fitting(self.plan, rows)
 
     @functools.cached_property

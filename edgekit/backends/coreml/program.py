@@ -12,7 +12,7 @@ from edgekit.errors import ConversionError
 from edgekit.formats import mlprogram_write
 from edgekit.formats._quiet import quiet
 from edgekit.quantize.grid import Affine
-from edgekit.tensors import Array
+from edgekit.tensors import Array, TensorSpec
 
 Changed = Mapping[str, Mapping[str, Array]]
 
@@ -24,6 +24,21 @@ def single(folder: Path, deployment: str) -> Any:
     """The float32 program of a package, for a deployment target (`iOS16` ...), as a coremltools model."""
     ct = mlprogram_write.coremltools()
     return _convert(mlprogram_write.load(folder), ct.precision.FLOAT32, deployment)
+
+
+def with_image(folder: Path, deployment: str, name: str, spec: TensorSpec) -> Any:
+    """The float32 program of a package with its input `name` as the image `spec`, as a coremltools model."""
+    ct = mlprogram_write.coremltools()
+    program = mlprogram_write.load(folder)
+    _scale_pixels(program, name, spec)
+    assert spec.pixels is not None
+    _, height, width, channels = spec.shape
+    color = {1: "GRAYSCALE", 3: "BGR" if spec.pixels.reversed else "RGB"}[channels]
+    planar = spec.pixels.layout == "NCHW"
+    shape = (1, channels, height, width) if planar else spec.shape
+    image = ct.ImageType(name, shape=shape, color_layout=getattr(ct.colorlayout, color), channel_first=planar)
+    program.functions["main"].set_input_types((image,))
+    return _convert(program, ct.precision.FLOAT32, deployment)
 
 
 def half(folder: Path, deployment: str, stored: Sequence[Stored], changed: Changed, kept: Collection[str]) -> Any:
@@ -74,6 +89,25 @@ def _convert(program: Any, precision: Any, deployment: str) -> Any:
             )
     except Exception as error:  # coremltools raises what its passes raise
         raise ConversionError(f"coremltools failed: {mlprogram_write.first_line(error)}") from error
+
+
+def _scale_pixels(program: Any, name: str, spec: TensorSpec) -> None:
+    """Let everything that reads the input read (input + offset / scale) * scale."""
+    import numpy as np
+
+    assert spec.pixels is not None
+    scale, offset = np.array(spec.pixels.scale), np.array(spec.pixels.offset)
+    shape = (1, -1, 1, 1) if spec.pixels.layout == "NCHW" else (1, 1, 1, -1)
+    main = program.functions["main"]
+    read, first = main.inputs[name], main.operations[0]
+    with main:
+        value = read
+        if offset.any():
+            value = _builder().add(x=value, y=(offset / scale).astype(np.float32).reshape(shape), before_op=first, name=f"{name}_centered")
+        if (scale != 1).any():
+            value = _builder().mul(x=value, y=scale.astype(np.float32).reshape(shape), before_op=first, name=f"{name}_scaled")
+        if value is not read:
+            main.replace_uses_of_var_after_op(anchor_op=value.op, old_var=read, new_var=value)
 
 
 def _by_name(program: Any) -> dict[str, Any]:

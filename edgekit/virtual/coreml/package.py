@@ -43,12 +43,17 @@ MAX_ELEMENTS = 1 << 33
 
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """A package that was read: `folder` is the .mlpackage, `data` the folder of its specification (what `@model_path` means)."""
+    """A package that was read: `folder` is the .mlpackage, `model` its specification, beside which `@model_path` begins."""
 
     folder: Path
-    data: Path
+    model: Path
     program: spec.Program
     digest: str
+
+    @property
+    def data(self) -> Path:
+        """The folder of the specification."""
+        return self.model.parent
 
     @property
     def file_bytes(self) -> int:
@@ -68,7 +73,7 @@ def read(folder: Path) -> Package:
         data = model.read_bytes()
     except OSError as error:
         raise BundleError(f"{folder.name}: the model specification is missing ({error.strerror})") from error
-    return Package(folder, model.parent, spec.parse(data), _digest(folder))
+    return Package(folder, model, spec.parse(data), _digest(folder))
 
 
 def _model_file(folder: Path) -> Path:

@@ -39,6 +39,8 @@ FEATURE_DTYPES = {65552: "float16", 65568: "float32", 65600: "float64", 131080: 
 COLOR_CHANNELS = {10: 1, 20: 3, 30: 3, 40: 1}
 """Image color spaces: grayscale, RGB, BGR, grayscale float16."""
 
+BGR = 30
+
 MODEL_KINDS = {
     200: "a pipeline",
     201: "a pipeline",

@@ -48,7 +48,9 @@ class Session:
         unknown = set(inputs) - {item.name for item in wanted}
         if unknown:
             raise RunnerError(f"unknown input {', '.join(sorted(unknown))}", f"inputs: {', '.join(x.name for x in wanted)}", stage="input")
-        return {item.name: _tensor(item, inputs) for item in wanted}
+        images = {feature.name: feature for feature in self._program.features_in if feature.channels}
+        given = {name: _planar(array, images[name]) if name in images else array for name, array in inputs.items()}
+        return {item.name: _tensor(item, given) for item in wanted}
 
     def compute(self, tensors: Mapping[str, Any]) -> list[Any]:
         """The program's outputs, in its order, as it makes them."""
@@ -58,6 +60,16 @@ class Session:
         """Outputs as arrays of the types that the package's interface states."""
         types = {feature.name: feature.dtype for feature in self._program.features_out}
         return {name: _array(value, types.get(name, "")) for name, value in zip(self._plan.outputs, results, strict=True)}
+
+
+def _planar(array: Array, image: spec.Feature) -> Array:
+    """Pixels [1, height, width, channels], red first, as the program takes them; what is so already stays."""
+    batch, channels, height, width = image.shape
+    flexible = image.flexible and len(array.shape) == 4 and array.shape[1] != channels
+    if array.shape == image.shape or (array.shape != (batch, height, width, channels) and not flexible):
+        return array
+    ordered = array[..., ::-1] if image.reversed else array
+    return ordered.transpose(0, 3, 1, 2)
 
 
 def _tensor(item: spec.Named, inputs: Mapping[str, Any]) -> Any:

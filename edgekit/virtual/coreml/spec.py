@@ -61,7 +61,8 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """An input, output or state as the app sees it. `channels` is above 0 for an image of `shape` (1, channels, height, width).
+    """An input, output or state as the app sees it. `channels` is above 0 for an image, `shape` is then (1, channels, height, width), as the
+    program takes it; with `reversed` in the order blue, green, red.
 
     `flexible` says that the interface allows other shapes than `shape`.
     """
@@ -71,11 +72,15 @@ class Feature:
     shape: tuple[int, ...]
     channels: int = 0
     flexible: bool = False
+    reversed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The function that a package runs, with its interface. `opset` is `CoreML6` (iOS 16), `CoreML7` (iOS 17), `CoreML8` (iOS 18) or older."""
+    """The function that a package runs, with its interface. `opset` is `CoreML6` (iOS 16), `CoreML7` (iOS 17), `CoreML8` (iOS 18) or older.
+
+    `function` is its name; `listed` says that the interface stands in the list of functions (iOS 18), not in the model's own description.
+    """
 
     version: int
     opset: str
@@ -83,6 +88,8 @@ class Program:
     block: Block
     features_in: tuple[Feature, ...]
     features_out: tuple[Feature, ...]
+    function: str = "main"
+    listed: bool = False
 
 
 def parse(data: bytes) -> Program:
@@ -131,6 +138,8 @@ def _program(message: dict[str, Any], version: int) -> Program:
         block,
         tuple(_feature(x) for x in interface.get("inputs", ())),
         tuple(_feature(x) for x in interface.get("outputs", ())),
+        wanted,
+        interface is not description,
     )
 
 
@@ -157,7 +166,12 @@ def _feature(message: dict[str, Any]) -> Feature:
         channels = schema.COLOR_CHANNELS.get(image.get("color", 0), 3)
         dtype = "float16" if image.get("color") == 40 else "uint8"
         return Feature(
-            name, dtype, (1, channels, image.get("height", UNKNOWN), image.get("width", UNKNOWN)), channels, "enumerated" in image or "range" in image
+            name,
+            dtype,
+            (1, channels, image.get("height", UNKNOWN), image.get("width", UNKNOWN)),
+            channels,
+            "enumerated" in image or "range" in image,
+            image.get("color") == schema.BGR,
         )
     if "array" in kind:
         array = kind["array"]
