@@ -26,6 +26,28 @@ from edgekit.target import Target, Tolerance
 __all__ = ["Options", "Outcome", "package"]
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Frameworks make millions of objects that live as long as the conversion: looking for garbage among them takes a tenth of its time."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # nor among them afterwards, until packaging ends
+        if before:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _thawing() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@_thawing()
 def package(reference: str, target_name: str, options: Options, progress: Progress = lambda done, of, what: None) -> Outcome:
     """Convert, quantize, check, budget, verify and bundle a model for a target.
 
@@ -60,18 +82,6 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
         bundle.write(place, made, files(job, best.artifact))
     repeats.remember(_key(reference, target, options), place)
     return Outcome(place, made, findings)
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Frameworks make millions of objects that live as long as the conversion: looking for garbage among them takes a tenth of its time."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def _demanding(target: Target, backend: Backend, min_sqnr_db: float | None) -> Target:
