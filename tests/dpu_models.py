@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,13 @@ def network(path: Path) -> Path:
     graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], stored)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path
+
+
+def exact(value: Fraction, rounding: str) -> int:
+    """A fraction rounded to a whole number by each rule's definition."""
+    floor = math.floor(value)
+    rest = value - floor
+    if rest != Fraction(1, 2):
+        return floor + (rest > Fraction(1, 2))
+    up = {"half_up": True, "half_down": False, "std_round": value > 0, "half_even": floor % 2 == 1}[rounding]
+    return floor + up

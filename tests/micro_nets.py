@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from edgekit.formats import tflite_flatbuffer
 from tests.tflite_build import Net
 
 
@@ -88,3 +89,14 @@ def wide(path: Path) -> Path:
     net.add("RESHAPE", [b, net.constant("shape", np.array([1, 8], np.int32))], [c])
     path.write_bytes(net.pack([x], [c]))
     return path
+
+
+def before_the_sigmoid(path: Path, out: Path) -> Path:
+    """The model up to its last FULLY_CONNECTED: the probability behind it is 0 for whatever is no wake word."""
+    model = tflite_flatbuffer.load(path.read_bytes())
+    graph = model.subgraphs[0]
+    last = next(op for op in reversed(graph.operators) if tflite_flatbuffer.op_name(model, op) == "FULLY_CONNECTED")
+    graph.outputs = [int(last.outputs[0])]
+    graph.operators = graph.operators[: graph.operators.index(last) + 1]
+    model.signatureDefs = None
+    return tflite_flatbuffer.write(out, tflite_flatbuffer.dump(model))

@@ -10,8 +10,9 @@ from edgekit.backends.litert_micro import resolver
 from edgekit.budget import Limits, memory
 from edgekit.embed import tflm as firmware
 from edgekit.errors import ConversionError, UsageError
-from edgekit.formats import tflite, tflite_flatbuffer, tflm
+from edgekit.formats import tflite, tflm
 from tests import micro_nets
+from tests.micro_nets import before_the_sigmoid
 
 pytest.importorskip("tflite_micro")
 TARGET = "mcu-cortex-m4"
@@ -92,17 +93,6 @@ def test_every_operator_of_the_file_is_registered_with_its_versions(tmp_path: Pa
     found = resolver.needed(graph)
     assert {row.type for row in found} == {operator.type for operator in graph.operators} == set(firmware.registrations(graph))
     assert next(row for row in found if row.type == "CONV_2D").versions == (3,)
-
-
-def before_the_sigmoid(path: Path, out: Path) -> Path:
-    """The model up to its last FULLY_CONNECTED: the probability behind it is 0 for whatever is no wake word."""
-    model = tflite_flatbuffer.load(path.read_bytes())
-    graph = model.subgraphs[0]
-    last = next(op for op in reversed(graph.operators) if tflite_flatbuffer.op_name(model, op) == "FULLY_CONNECTED")
-    graph.outputs = [int(last.outputs[0])]
-    graph.operators = graph.operators[: graph.operators.index(last) + 1]
-    model.signatureDefs = None
-    return tflite_flatbuffer.write(out, tflite_flatbuffer.dump(model))
 
 
 @pytest.mark.slow

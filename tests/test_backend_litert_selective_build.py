@@ -11,7 +11,7 @@ from edgekit.backends import litert
 from edgekit.backends.litert import selective_build
 from edgekit.errors import UsageError
 from edgekit.formats import tflite
-from tests.test_budget import aar, elf
+from tests.native_libraries import aar, elf
 from tests.tflite_build import Net, schema
 from tests.zoo import fetch
 

@@ -15,7 +15,7 @@ from edgekit.bundle import Bundle
 from edgekit.errors import RunnerError
 from tests.dpu_models import NETWORK_SHAPE, network
 from tests.e2e.cli import ROOT
-from tests.test_transport_ssh import SSHD, Board
+from tests.ssh_board import SSHD, Board
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from edgekit.errors import RunnerError
 from edgekit.job import Job, Result
 from edgekit.tensors import TensorSpec
 from tests import jobs, tiny
-from tests.test_hostrun import TWINS, accumulator, twin_samples, twins_onnx, twins_tflite
+from tests.runner_models import TWINS, accumulator, twin_samples, twins_onnx, twins_tflite
 
 TEXT = (resources.directory("apps") / "CONTRACT.md").read_text("utf-8")
 

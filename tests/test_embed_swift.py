@@ -15,7 +15,7 @@ from edgekit.errors import UsageError
 from edgekit.manifest import ArtifactEntry, Golden
 from edgekit.preprocess import Preprocess
 from edgekit.tensors import Signature, TensorSpec
-from tests.test_bundle import manifest
+from tests.manifests import manifest
 
 tree_sitter = pytest.importorskip("tree_sitter")
 tree_sitter_swift = pytest.importorskip("tree_sitter_swift")

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import binascii
-import contextlib
 import os
 import pty
-import random
 import select
 import shutil
 import subprocess
-import threading
 import time
 import tty
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,7 @@ from edgekit.job import Job, TensorFile, read_result
 from edgekit.tensors import TensorSpec, write_raw
 from edgekit.transports import framing, serial
 from tests import jobs, micro_models
+from tests.serial_lines import clean, line, noisy
 
 FAST = {"answer_s": 0.1, "attempts": 60}
 STEPS = 6
@@ -126,57 +123,6 @@ class Device:
                 return 255, u32(5)
             return 131, bytes(12)
         return 132, self.outputs[data[4]][get(5) : get(5) + get(9, 2)]
-
-
-def noisy(seed: int) -> Callable[[bytes], bytes]:
-    """A line that flips, loses, repeats and invents bytes, and now and then loses or repeats a whole burst."""
-    rng = random.Random(seed)
-
-    def pass_on(data: bytes) -> bytes:
-        roll = rng.random()
-        if roll < 0.08:
-            return b""
-        out = bytearray()
-        for byte in data:
-            fate = rng.random()
-            if fate < 0.002:
-                continue
-            out.append(byte ^ (1 << rng.randrange(8)) if fate < 0.004 else byte)
-            if fate > 0.998:
-                out.append(rng.randrange(256))
-        return bytes(out) * (2 if roll > 0.92 else 1)
-
-    return pass_on
-
-
-def clean(data: bytes) -> bytes:
-    return data
-
-
-@contextlib.contextmanager
-def line(hear: Callable[[bytes], bytes]) -> Iterator[str]:
-    """A pty whose other end is `hear`: bytes from the host -> bytes to the host."""
-    master, slave = pty.openpty()
-    tty.setraw(slave)
-    stop = threading.Event()
-
-    def pump() -> None:
-        while not stop.is_set():
-            if select.select([master], [], [], 0.02)[0]:
-                with contextlib.suppress(OSError):
-                    answer = hear(os.read(master, 4096))
-                    if answer:
-                        os.write(master, answer)
-
-    thread = threading.Thread(target=pump)
-    thread.start()
-    try:
-        yield os.ttyname(slave)
-    finally:
-        stop.set()
-        thread.join()
-        os.close(master)
-        os.close(slave)
 
 
 def execute(port: str, tmp_path: Path, **options: Any) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -14,17 +13,7 @@ from hypothesis import strategies as st
 
 from edgekit.errors import ConversionError, UsageError
 from edgekit.virtual.dpu import arithmetic, reader
-from tests.dpu_models import Builder, by_onnxruntime
-
-
-def exact(value: Fraction, rounding: str) -> int:
-    """A fraction rounded to a whole number by each rule's definition."""
-    floor = math.floor(value)
-    rest = value - floor
-    if rest != Fraction(1, 2):
-        return floor + (rest > Fraction(1, 2))
-    up = {"half_up": True, "half_down": False, "std_round": value > 0, "half_even": floor % 2 == 1}[rounding]
-    return floor + up
+from tests.dpu_models import Builder, by_onnxruntime, exact
 
 
 @pytest.mark.parametrize("rounding", arithmetic.ROUNDINGS)

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit.virtual.dpu import arithmetic, reader
-from tests.dpu_models import Builder
-from tests.test_virtual_dpu import exact
+from tests.dpu_models import Builder, exact
 
 ACTIVATIONS = ("", "Relu", "Clip", "LeakyRelu")
 OPERATORS = ("conv", "depthwise", "add", "sub", "mul", "concat", "max", "average", "double")

@@ -21,8 +21,8 @@ from edgekit.errors import ConversionError
 from edgekit.formats import tflite
 from tests import micro_conformance, micro_nets
 from tests.e2e.cli import edgekit
-from tests.test_backend_litert_micro import before_the_sigmoid
-from tests.test_transport_serial import line, noisy
+from tests.micro_nets import before_the_sigmoid
+from tests.serial_lines import line, noisy
 
 pytest.importorskip("bakenn")
 pytest.importorskip("tflite_micro")

@@ -14,7 +14,7 @@ from edgekit import target as targets
 from edgekit.errors import UsageError
 from edgekit.runner import RunOptions
 from tests.android_fixtures import require_device
-from tests.test_transport_ssh import Board, board
+from tests.ssh_board import Board, board
 from tests.zoo import table
 
 pytestmark = pytest.mark.slow
