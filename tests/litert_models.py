@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit import target
+from edgekit.backends import Artifact, Context, litert
 from edgekit.formats import Model
 from edgekit.formats import tflite_flatbuffer as flatbuffer
-from edgekit.tensors import Signature, TensorSpec
+from edgekit.tensors import Array, Arrays, Signature, TensorSpec, dequantize, quantize
 
 Floats = NDArray[np.float32]
 
@@ -85,3 +87,43 @@ class Builder:
     def _spec(self, index: int) -> TensorSpec:
         tensor = self.graph.tensors[index]
         return TensorSpec(tensor.name.decode(), tuple(int(size) for size in tensor.shape), "float32")
+
+
+def floats(random: np.random.Generator, *shape: int, scale: float = 1.0) -> Floats:
+    """Values of a normal distribution."""
+    return (random.standard_normal(shape) * scale).astype(np.float32)
+
+
+def image_like(count: int, shape: tuple[int, ...] = (1, 8, 8, 3), seed: int = 1) -> list[dict[str, Floats]]:
+    """Samples of the input x whose neighbors are alike, as in images."""
+    random = np.random.default_rng(seed)
+    maps = random.standard_normal((count, 1, 2, 2, shape[3])).repeat(4, 2).repeat(4, 3)
+    return [{"x": (maps[k] + 0.2 * random.standard_normal(shape)).astype(np.float32)} for k in range(count)]
+
+
+def small_net(folder: Path, seed: int = 0) -> Model:
+    """8x8x3 -> conv 3x3 -> depthwise 3x3 -> conv 1x1 of stride 2 -> dense."""
+    random = np.random.default_rng(seed)
+    b = Builder(("x", (1, 8, 8, 3)))
+    one = b.conv(0, "one", floats(random, 16, 3, 3, 3, scale=0.3), floats(random, 16), relu=True)
+    two = b.depthwise(one, "two", floats(random, 1, 3, 3, 16, scale=0.3), floats(random, 16))
+    three = b.conv(two, "three", floats(random, 24, 1, 1, 16, scale=0.3), floats(random, 24), relu=True, stride=2)
+    flat = b.op("RESHAPE", [three, b.constant("shape", np.array([1, 384], np.int32))], "flat", (1, 384))
+    return b.write(folder, b.dense(flat, "y", floats(random, 10, 384, scale=0.1), floats(random, 10)))
+
+
+def context(folder: Path, calibration: Sequence[Arrays], io: str = "float32") -> Context:
+    """What the backend builds from."""
+    return Context(target.load("android-arm64"), calibration, folder, io=io)
+
+
+def outputs(artifact: Artifact, inputs: Arrays) -> dict[str, Array]:
+    """The artifact's outputs in real values, of inputs in real values."""
+    session, signature = litert.emulate(artifact), artifact.signature
+    found = session.run({spec.name: quantize(inputs[spec.name], spec) for spec in signature.inputs})
+    return {spec.name: dequantize(found[spec.name], spec) for spec in signature.outputs}
+
+
+def sqnr_db(reference: Array, given: Array) -> float:
+    """Power of the reference over that of the error."""
+    return float(10 * np.log10((reference**2).sum() / max(((reference - given) ** 2).sum(), 1e-30)))

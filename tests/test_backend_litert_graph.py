@@ -7,27 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit import target
-from edgekit.backends import Candidate, Context, litert
+from edgekit.backends import Candidate, litert
 from edgekit.backends.litert import bounds, fuse, layers, simulate, source, variants
 from edgekit.backends.litert.running import Interpreter
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 
 pytest.importorskip("ai_edge_quantizer")
-from tests.litert_models import Builder
-
-
-def floats(random, *shape, scale=1.0):
-    return (random.standard_normal(shape) * scale).astype(np.float32)
+from tests.litert_models import Builder, context, floats
 
 
 def samples(count: int, *shape: int, seed: int = 1):
     random = np.random.default_rng(seed)
     return [{"x": floats(random, *shape)} for _ in range(count)]
-
-
-def context(folder: Path, calibration) -> Context:
-    return Context(target.load("android-arm64"), calibration, folder)
 
 
 def pooled(folder: Path, *, whole: bool):

@@ -7,23 +7,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from edgekit import target
-from edgekit.backends import Candidate, Context, litert
+from edgekit.backends import Candidate, litert
 from edgekit.backends.litert import source
 from edgekit.formats import tflite
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize.ranges import choose
 
 pytest.importorskip("ai_edge_quantizer")
-from tests.litert_models import Builder
-
-
-def floats(random, *shape, scale=1.0):
-    return (random.standard_normal(shape) * scale).astype(np.float32)
-
-
-def context(folder, calibration, io="float32"):
-    return Context(target.load("android-arm64"), calibration, folder, io=io)
+from tests.litert_models import Builder, context, floats
 
 
 def tiny(folder):

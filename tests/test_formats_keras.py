@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
 from edgekit import formats
 from edgekit.errors import ConversionError, UsageError
+from edgekit.formats import _tf
 
 pytestmark = pytest.mark.slow  # TensorFlow takes seconds to import
 pytest.importorskip("tensorflow")
@@ -92,3 +96,11 @@ def test_batch_statistics_in_a_savedmodel_are_refused(tmp_path):
     tf.saved_model.save(net, str(tmp_path / "net"), signatures=net.__call__)
     with pytest.raises(ConversionError, match=r"training mode: FusedBatchNormV3 in layer .*bn"):
         formats.open(str(tmp_path / "net"))
+
+
+def test_tensorflow_after_the_htp_simulator_is_refused_not_loaded(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime_qnn", types.ModuleType("onnxruntime_qnn"))
+    assert _tf.tensorflow().__name__ == "tensorflow"  # it was there before
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    with pytest.raises(ConversionError, match="after the HTP simulator"):
+        _tf.tensorflow()

@@ -10,7 +10,7 @@ from edgekit.errors import UsageError
 from edgekit.formats import tflite, tflite_reader
 from edgekit.graph import Graph, Operator
 from edgekit.opset import partition, table
-from tests import delegated, one_op
+from tests import delegated, tflite_operators
 from tests.tflite_build import Net
 from tests.zoo import fetch
 
@@ -30,7 +30,7 @@ def test_xnnpack_verdicts_are_what_the_runtime_does_on_single_operators() -> Non
     from ai_edge_litert.interpreter import Interpreter
 
     asked, wrong = 0, []
-    for name, data in one_op.cases():
+    for name, data in tflite_operators.cases():
         interpreter = Interpreter(model_content=data)
         try:
             interpreter.allocate_tensors()
@@ -71,7 +71,7 @@ def int8_net(tmp_path: Path, *, pool: str = "MEAN") -> Path:
     net.add("CONV_2D", [x, w, bias[0]], [a], version=3, table="Conv2DOptions", **size)
     net.add("DEPTHWISE_CONV_2D", [a, d, bias[1]], [b], version=3, table="DepthwiseConv2DOptions", depthMultiplier=1, **size)
     net.add("ADD", [a, b], [c], version=2, table="AddOptions")
-    net.add("MEAN", [c, one_op.integers(net, "axes", [1, 2])], [p], version=2, table="ReducerOptions")
+    net.add("MEAN", [c, tflite_operators.integers(net, "axes", [1, 2])], [p], version=2, table="ReducerOptions")
     net.add("FULLY_CONNECTED", [p, dense, -1], [f], version=4, table="FullyConnectedOptions")
     net.add("SOFTMAX", [f], [y], version=2, table="SoftmaxOptions", beta=1.0)
     return net.write(tmp_path / "int8.tflite", [x], [y])
@@ -97,7 +97,7 @@ def test_registered_kernel_versions_are_the_runtime_s(kind: str, version: int) -
     from ai_edge_litert.interpreter import Interpreter
 
     for tried, loads in ((version, True), (version + 1, False)):
-        data = one_op.unary(kind, "float32", version=tried)
+        data = tflite_operators.unary(kind, "float32", version=tried)
         assert (verdict(data, "xnnpack").status != "unsupported") == loads
         if loads:
             Interpreter(model_content=data)
@@ -119,25 +119,25 @@ def test_operators_of_lowered_pools_are_named_for_nnapi() -> None:
     for kind in ("GATHER_ND", "BROADCAST_TO"):
         net = Net()
         x, y = net.tensor("x", (1, 4)), net.tensor("pool/cells", (1, 4))
-        net.add(kind, [x, one_op.integers(net, "i", [0, 1])], [y], version=2)
+        net.add(kind, [x, tflite_operators.integers(net, "i", [0, 1])], [y], version=2)
         found = verdict(net.pack([x], [y]), "nnapi", nnapi_feature_level=8)
         assert (found.status, found.name, found.reason) == ("fallback", "pool/cells", f"NNAPI does not have {kind}")
         assert found.suggestion
 
 
 @pytest.mark.parametrize(("data", "first_level"), [
-    (one_op.binary("ADD", "float32", table="AddOptions"), 1),
-    (one_op.binary("SUB", "float32", table="SubOptions"), 2),
-    (one_op.unary("EXP", "float32"), 3),
-    (one_op.unary("ELU", "float32"), 4),
-    (one_op.convolution("CONV_2D", "float32"), 1),
-    (one_op.convolution("CONV_2D", "int8"), 3),
-    (one_op.convolution("CONV_2D", "int8", scale=[0.1, 0.2, 0.3, 0.4]), 3),
-    (one_op.unary("QUANTIZE", "float32", out_dtype="int8", table="QuantizeOptions"), 4),
-    (one_op.unary("MIRROR_PAD", "float32", out=(1, 6, 6, 4), extra=[[[0, 0], [1, 1], [1, 1], [0, 0]]], table="MirrorPadOptions"), 7),
-    (one_op.unary("RESIZE_BILINEAR", "float32", out=(1, 8, 8, 4), extra=[[8, 8]], table="ResizeBilinearOptions", halfPixelCenters=True), 4),
-    (one_op.unary("GELU", "float32"), 99),
-    (one_op.unary("COS", "float32"), 99),
+    (tflite_operators.binary("ADD", "float32", table="AddOptions"), 1),
+    (tflite_operators.binary("SUB", "float32", table="SubOptions"), 2),
+    (tflite_operators.unary("EXP", "float32"), 3),
+    (tflite_operators.unary("ELU", "float32"), 4),
+    (tflite_operators.convolution("CONV_2D", "float32"), 1),
+    (tflite_operators.convolution("CONV_2D", "int8"), 3),
+    (tflite_operators.convolution("CONV_2D", "int8", scale=[0.1, 0.2, 0.3, 0.4]), 3),
+    (tflite_operators.unary("QUANTIZE", "float32", out_dtype="int8", table="QuantizeOptions"), 4),
+    (tflite_operators.unary("MIRROR_PAD", "float32", out=(1, 6, 6, 4), extra=[[[0, 0], [1, 1], [1, 1], [0, 0]]], table="MirrorPadOptions"), 7),
+    (tflite_operators.unary("RESIZE_BILINEAR", "float32", out=(1, 8, 8, 4), extra=[[8, 8]], table="ResizeBilinearOptions", halfPixelCenters=True), 4),
+    (tflite_operators.unary("GELU", "float32"), 99),
+    (tflite_operators.unary("COS", "float32"), 99),
 ])  # fmt: skip
 def test_nnapi_by_feature_level(data: bytes, first_level: int) -> None:
     for level in range(1, 9):
@@ -145,13 +145,13 @@ def test_nnapi_by_feature_level(data: bytes, first_level: int) -> None:
 
 
 def test_nnapi_wants_exact_operator_versions() -> None:
-    assert verdict(one_op.unary("SOFTMAX", "float32", version=2, table="SoftmaxOptions", beta=1.0), "nnapi", api_level=30).status == "accelerated"
-    old = verdict(one_op.unary("SOFTMAX", "float32", version=1, table="SoftmaxOptions", beta=1.0), "nnapi", api_level=30)
+    assert verdict(tflite_operators.unary("SOFTMAX", "float32", version=2, table="SoftmaxOptions", beta=1.0), "nnapi", api_level=30).status == "accelerated"
+    old = verdict(tflite_operators.unary("SOFTMAX", "float32", version=1, table="SoftmaxOptions", beta=1.0), "nnapi", api_level=30)
     assert (old.status, old.reason) == ("fallback", "version 1, and NNAPI takes version 2 only")
 
 
 def test_api_levels_above_31_promise_feature_level_5_only() -> None:
-    data = one_op.unary("MIRROR_PAD", "float32", out=(1, 6, 6, 4), extra=[[[0, 0], [1, 1], [1, 1], [0, 0]]], table="MirrorPadOptions")
+    data = tflite_operators.unary("MIRROR_PAD", "float32", out=(1, 6, 6, 4), extra=[[[0, 0], [1, 1], [1, 1], [0, 0]]], table="MirrorPadOptions")
     assert "the target promises 5" in verdict(data, "nnapi", api_level=35).reason
     assert "the target promises 4" in verdict(data, "nnapi", api_level=30).reason
 
@@ -159,13 +159,13 @@ def test_api_levels_above_31_promise_feature_level_5_only() -> None:
 def test_reasons_on_quantization_parameters() -> None:
     pool = {"table": "Pool2DOptions", "strideW": 3, "strideH": 3, "filterWidth": 2, "filterHeight": 2}
     cases = {
-        "scale": one_op.binary("ADD", "int8", scales=(0.00001, 0.05, 0.05), version=2, table="AddOptions"),
-        "axis": one_op.convolution("CONV_2D", "int8", scale=[0.1, 0.2, 0.3, 0.4], axis=3),
-        "int16": one_op.convolution("CONV_2D", "int16"),
-        "constant": one_op.convolution("CONV_2D", "float32", constant=False),
-        "TANH": one_op.convolution("CONV_2D", "float32", fused="TANH"),
-        "inputs": one_op.joined("int8", 6),
-        "stride": one_op.unary("MAX_POOL_2D", "int8", out=(1, 2, 2, 4), version=2, **pool),
+        "scale": tflite_operators.binary("ADD", "int8", scales=(0.00001, 0.05, 0.05), version=2, table="AddOptions"),
+        "axis": tflite_operators.convolution("CONV_2D", "int8", scale=[0.1, 0.2, 0.3, 0.4], axis=3),
+        "int16": tflite_operators.convolution("CONV_2D", "int16"),
+        "constant": tflite_operators.convolution("CONV_2D", "float32", constant=False),
+        "TANH": tflite_operators.convolution("CONV_2D", "float32", fused="TANH"),
+        "inputs": tflite_operators.joined("int8", 6),
+        "stride": tflite_operators.unary("MAX_POOL_2D", "int8", out=(1, 2, 2, 4), version=2, **pool),
     }
     for word, data in cases.items():
         found = verdict(data, "xnnpack")
@@ -219,7 +219,7 @@ def test_tables_name_their_sources(delegate: str) -> None:
 
 
 def test_all_delegates_have_an_answer_for_every_case() -> None:
-    for _, data in one_op.cases():
+    for _, data in tflite_operators.cases():
         for delegate in DELEGATES:
             assert verdict(data, delegate, nnapi_feature_level=4).status in ("accelerated", "fallback", "unsupported")
 

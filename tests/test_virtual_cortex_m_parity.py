@@ -16,6 +16,7 @@ from edgekit.transports import virtual
 from tests import jobs
 
 pytestmark = pytest.mark.slow
+tf = pytest.importorskip("tensorflow")  # here, and not in a test: loaded after the HTP simulator of other tests it would crash
 
 _ABSENT = [name for name in ("arm-none-eabi-gcc", "qemu-system-arm") if shutil.which(name) is None]
 needs_emulator = pytest.mark.skipif(bool(_ABSENT) and not os.environ.get("CI"), reason=f"not installed here: {', '.join(_ABSENT)}")
@@ -32,8 +33,6 @@ def small(layers: Any) -> tuple[Any, Any]:
 
 def depthwise(layers: Any) -> tuple[Any, Any]:
     """MobileNet V1 at a quarter of its width on 96x96 gray pixels: 8 depthwise blocks, 18 convolutions."""
-    import tensorflow as tf
-
     spread = tf.keras.initializers.RandomNormal(0, 0.5)
     given = layers.Input(batch_shape=(1, 96, 96, 1))
     x = layers.Conv2D(8, 3, 2, padding="same", activation="relu")(given)
@@ -44,7 +43,6 @@ def depthwise(layers: Any) -> tuple[Any, Any]:
 
 
 def convert(make: Any, path: Path) -> Path:
-    tf = pytest.importorskip("tensorflow")
     tf.keras.utils.set_random_seed(3)
     model = tf.keras.Model(*make(tf.keras.layers))
     rng = np.random.default_rng(0)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -42,7 +43,15 @@ class FunctionSession:
 
 
 def tensorflow() -> Any:
-    """TensorFlow, told to be silent and to leave GPUs alone."""
+    """TensorFlow, told to be silent and to leave GPUs alone.
+
+    Raises `ConversionError` in a process that holds the HTP simulator: its library exports an RE2 of its own to the whole process, and a
+    TensorFlow that is loaded later runs into it and crashes. The other order works.
+    """
+    if "onnxruntime_qnn" in sys.modules and "tensorflow" not in sys.modules:
+        raise ConversionError(
+            "TensorFlow cannot be loaded after the HTP simulator (onnxruntime-qnn) in one process", "read this model in a process of its own"
+        )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     with quiet():

@@ -1,0 +1,127 @@
+"""Ranges that differ widely: joins of unlike outputs, channels of unlike reach, dead channels, and what is made of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgekit.backends import Candidate, litert
+from edgekit.backends.litert import joins, source
+from edgekit.backends.litert.equalized import equalized
+from edgekit.backends.litert.running import Interpreter
+from edgekit.formats import tflite_flatbuffer as flatbuffer
+
+pytest.importorskip("ai_edge_quantizer")
+from tests.litert_models import Builder, context, floats, image_like, outputs, sqnr_db
+
+QUANTIZED = ("w8", "w8-dynamic", "w8a8", "w8a16")
+
+
+def test_a_channel_that_is_dead_keeps_its_bias(tmp_path):
+    random = np.random.default_rng(0)
+    weight = floats(random, 4, 3, 3, 3)
+    weight[1], weight[2] = 0, 1e-9
+    b = Builder(("x", (1, 8, 8, 3)))
+    y = b.conv(0, "y", weight, np.array([0.5, 3.0, -2.0, 0.1], np.float32))
+    build = litert.prepare(b.write(tmp_path, y), context(tmp_path, image_like(8)))
+    for precision in QUANTIZED:
+        found = outputs(build(Candidate(precision)), image_like(1)[0])["y"]
+        assert np.abs(found[..., 1] - 3.0).max() < 0.15, precision
+        assert np.abs(found[..., 2] + 2.0).max() < 0.15, precision
+
+
+def detector(folder):
+    random = np.random.default_rng(3)
+    b = Builder(("x", (1, 8, 8, 3)))
+    features = b.conv(0, "features", floats(random, 16, 3, 3, 3, scale=0.11), floats(random, 16, scale=0.1), relu=True)
+    boxes = b.op("LOGISTIC", [b.conv(features, "b", floats(random, 4, 1, 1, 16, scale=0.14), floats(random, 4, scale=0.1))], "unit", (1, 8, 8, 4))
+    pixels = b.op("MUL", [boxes, b.constant("640", np.array(640, np.float32))], "pixels", (1, 8, 8, 4), flatbuffer.schema().MulOptionsT())
+    logits = b.conv(features, "s", floats(random, 2, 1, 1, 16, scale=0.4), floats(random, 2, scale=0.1) - 1)
+    scores = b.op("LOGISTIC", [logits], "scores", (1, 8, 8, 2))
+    options = flatbuffer.schema().ConcatenationOptionsT()
+    options.axis = 3
+    return b.write(folder, b.op("CONCATENATION", [pixels, scores], "pred", (1, 8, 8, 6), options))
+
+
+@pytest.mark.parametrize(("precision", "io"), [("w8a8", "float32"), ("w8a8", "int8"), ("w8a16", "int8"), ("w8-dynamic", "float32")])
+def test_boxes_and_scores_in_one_output_keep_their_resolution(tmp_path, precision, io):
+    model = detector(tmp_path)
+    artifact = litert.prepare(model, context(tmp_path, image_like(16), io=io))(Candidate(precision))
+    sample = image_like(1, seed=50)[0]
+    wanted, found = Interpreter(model.path.read_bytes(), model.signature).run(sample)["pred"], outputs(artifact, sample)["pred"]
+    assert np.abs(found[..., 4:] - wanted[..., 4:]).max() <= 0.02
+    assert np.abs(found[..., :4] - wanted[..., :4]).max() <= 6
+    assert precision == "w8-dynamic" or any("joins unlike ranges (pixels reaches" in notice for notice in artifact.notices)
+
+
+def test_a_join_that_a_layer_reads_is_left_alone(tmp_path):
+    random = np.random.default_rng(3)
+    b = Builder(("x", (1, 8, 8, 3)))
+    wide, narrow = (b.conv(0, n, floats(random, 4, 1, 1, 3, scale=s), floats(random, 4)) for n, s in (("wide", 50), ("narrow", 0.5)))
+    options = flatbuffer.schema().ConcatenationOptionsT()
+    options.axis = 3
+    both = b.op("CONCATENATION", [wide, narrow], "both", (1, 8, 8, 8), options)
+    model = b.write(tmp_path, b.conv(both, "y", floats(random, 2, 1, 1, 8), floats(random, 2)))
+    assert joins.unlike(source.open_source(model, context(tmp_path, image_like(4)))) == ((), ())
+
+
+def spread_depthwise(folder):
+    random = np.random.default_rng(1)
+    gains = np.logspace(-2, 1.5, 16).astype(np.float32)
+    b = Builder(("x", (1, 8, 8, 16)))
+    deep = b.depthwise(0, "deep", floats(random, 1, 3, 3, 16, scale=0.3) * gains, np.zeros(16, np.float32))
+    return b.write(folder, b.conv(deep, "y", floats(random, 4, 1, 1, 16, scale=0.3) / gains, floats(random, 4)))
+
+
+@pytest.mark.parametrize("precision", ["w8a8", "w8a16", "w8-dynamic"])
+def test_channels_of_very_different_reach_are_equalized(tmp_path, precision):
+    calibration = image_like(16, (1, 8, 8, 16))
+    model = spread_depthwise(tmp_path)
+    artifact = litert.prepare(model, context(tmp_path, calibration))(Candidate(precision))
+    sample = image_like(1, (1, 8, 8, 16), seed=50)[0]
+    wanted, found = Interpreter(model.path.read_bytes(), model.signature).run(sample)["y"], outputs(artifact, sample)["y"]
+    assert float((wanted * found).sum() / np.sqrt((wanted**2).sum() * (found**2).sum())) >= 0.99
+    assert any("equalized between the layers around deep" in notice for notice in artifact.notices)
+
+
+def test_equalizing_a_residual_chain_leaves_the_float_function(tmp_path):
+    random = np.random.default_rng(1)
+    gains = np.logspace(-1, 1, 8).astype(np.float32)
+    b = Builder(("x", (1, 8, 8, 3)))
+    start = b.conv(0, "start", floats(random, 8, 3, 3, 3) * gains[:, None, None, None], floats(random, 8))
+    grown = b.conv(start, "grown", floats(random, 12, 1, 1, 8), floats(random, 12), relu=True)
+    back = b.conv(grown, "back", floats(random, 8, 1, 1, 12) * gains[:, None, None, None], floats(random, 8))
+    total = b.op("ADD", [start, back], "total", (1, 8, 8, 8), flatbuffer.schema().AddOptionsT())
+    model = b.write(tmp_path, b.conv(total, "y", floats(random, 4, 1, 1, 8), floats(random, 4)))
+    opened = source.open_source(model, context(tmp_path, image_like(4)))
+    content, names = equalized(opened)
+    assert names
+    for sample in image_like(3, seed=9):
+        wanted, found = (Interpreter(c, model.signature).run(sample)["y"] for c in (opened.content, content))
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_halves_that_would_overflow_stay_float32(tmp_path):
+    weight = np.full((16, 16), 1e5, np.float32)
+    b = Builder(("x", (1, 16)))
+    artifact = litert.prepare(b.write(tmp_path, b.dense(0, "y", weight, np.zeros(16, np.float32))), context(tmp_path, []))(Candidate("fp16"))
+    assert any("exceeds float16" in notice for notice in artifact.notices)
+    assert np.isfinite(outputs(artifact, {"x": np.ones((1, 16), np.float32)})["y"]).all()
+
+
+def test_a_relu_that_stands_alone_costs_no_bits(tmp_path):
+    random = np.random.default_rng(0)
+    weight, bias = floats(random, 8, 3, 3, 3), floats(random, 8) - 4
+    reached = []
+    for alone in (False, True):
+        b = Builder(("x", (1, 8, 8, 3)))
+        one = b.conv(0, "one", weight, bias, relu=not alone)
+        two = b.op("RELU", [one], "two", (1, 8, 8, 8)) if alone else one
+        (folder := tmp_path / str(alone)).mkdir()
+        model = b.write(folder, b.conv(two, "y", weight[:4].repeat(3, 3)[..., :8], bias[:4]))
+        fresh = image_like(8, seed=5)
+        session = Interpreter(model.path.read_bytes(), model.signature)
+        wanted = np.concatenate([session.run(s)["y"] for s in fresh])
+        artifact = litert.prepare(model, context(folder, image_like(16)))(Candidate("w8a8"))
+        reached.append(sqnr_db(wanted, np.concatenate([outputs(artifact, s)["y"] for s in fresh])))
+    assert reached[1] == pytest.approx(reached[0], abs=0.01)
