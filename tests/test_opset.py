@@ -145,9 +145,10 @@ def test_nnapi_by_feature_level(data: bytes, first_level: int) -> None:
 
 
 def test_nnapi_wants_exact_operator_versions() -> None:
-    assert verdict(tflite_operators.unary("SOFTMAX", "float32", version=2, table="SoftmaxOptions", beta=1.0), "nnapi", api_level=30).status == "accelerated"
-    old = verdict(tflite_operators.unary("SOFTMAX", "float32", version=1, table="SoftmaxOptions", beta=1.0), "nnapi", api_level=30)
-    assert (old.status, old.reason) == ("fallback", "version 1, and NNAPI takes version 2 only")
+    old, new = (tflite_operators.unary("SOFTMAX", "float32", version=v, table="SoftmaxOptions", beta=1.0) for v in (1, 2))
+    assert verdict(new, "nnapi", api_level=30).status == "accelerated"
+    found = verdict(old, "nnapi", api_level=30)
+    assert (found.status, found.reason) == ("fallback", "version 1, and NNAPI takes version 2 only")
 
 
 def test_api_levels_above_31_promise_feature_level_5_only() -> None:
