@@ -17,7 +17,7 @@ from edgekit.budget import breakdown
 from edgekit.cli import output
 from edgekit.formats import Shapes
 from edgekit.graph import Graph
-from edgekit.opset import Summary, Verdict
+from edgekit.opset import Summary, Verdict, table
 from edgekit.report.wording import size
 from edgekit.target import Target
 from edgekit.tensors import Signature, TensorSpec
@@ -103,12 +103,20 @@ def _show_verdicts(found: Inspection) -> None:
         total = summary.accelerated + summary.fallback + summary.unsupported
         parts = f"{summary.accelerated} of {total} operators, {summary.macs_share:.0%} of the MACs, in {summary.partitions} parts"
         click.echo(f"  {summary.delegate:<7} {parts}")
+        for text in _certainty(summary.delegate):
+            click.echo(f"            {text}")
     left = [v for v in found.verdicts if v.status != "accelerated"]
     for kind in dict.fromkeys((v.delegate, v.status, v.type) for v in left):
         group = [v for v in left if (v.delegate, v.status, v.type) == kind]
         click.echo(f"    {kind[1]}: {kind[0]}: {len(group)} x {kind[2]}, first {tail(group[0].name)}: {group[0].reason}")
         if group[0].suggestion:
             click.echo(f"      {group[0].suggestion}")
+
+
+def _certainty(delegate: str) -> list[str]:
+    """What a delegate's verdicts rest on, where its table says how certain that is."""
+    sources = [source for source in table.load(delegate).sources if "certainty" in source]
+    return [f"{source['certainty']}: {source['for']} ({source.get('repo', '')} {source.get('path', '')})" for source in sources]
 
 
 def tail(name: str) -> str:
