@@ -24,6 +24,7 @@ MAX_MANIFEST_BYTES = 64 * 1024**2
 MAX_TOTAL_BYTES = 8 * 1024**3
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _CHUNK = 1 << 20
+_AGAIN = "copy or package the bundle again"
 
 
 class Bundle:
@@ -132,10 +133,17 @@ def open(path: Path) -> Bundle:
             manifest = _manifest(path, archive)
             _verify(path, archive, manifest)
         except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, OSError, RuntimeError, ValueError, zlib.error) as error:
-            raise BundleError(f"{path.name}: not a readable bundle: {error}", "copy or package the bundle again") from error
+            raise BundleError(f"{path.name}: not a readable bundle: {error}", _AGAIN) from error
         bundle = Bundle(path, archive, manifest, hash_file(path))
         stack.pop_all()
         return bundle
+
+
+def files_of(main: str, path: Path) -> dict[str, Path | bytes]:
+    """A file, or the files of a folder, by their names in a bundle that holds it as `main`."""
+    if path.is_file():
+        return {main: path}
+    return {f"{main}/{file.relative_to(path).as_posix()}": file for file in sorted(path.rglob("*")) if file.is_file()}
 
 
 def hash_file(path: Path) -> str:
@@ -148,21 +156,21 @@ def _manifest(path: Path, archive: zipfile.ZipFile) -> Manifest:
     infos = archive.infolist()
     names = [info.filename for info in infos]
     if len(names) > MAX_FILES:
-        raise BundleError(f"{path.name}: {len(names)} files; a bundle has at most {MAX_FILES}")
+        raise BundleError(f"{path.name}: {len(names)} files; a bundle has at most {MAX_FILES}", _AGAIN)
     if len(set(names)) != len(names):
-        raise BundleError(f"{path.name}: a file name appears twice")
+        raise BundleError(f"{path.name}: a file name appears twice", _AGAIN)
     for info in infos:
         _check_name(path, info)
     if MANIFEST not in names:
-        raise BundleError(f"{path.name}: no {MANIFEST}; not an edgekit bundle")
+        raise BundleError(f"{path.name}: no {MANIFEST}; not an edgekit bundle", "make one with 'edgekit package'")
     if archive.getinfo(MANIFEST).file_size > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{path.name}: {MANIFEST} is {archive.getinfo(MANIFEST).file_size} bytes")
+        raise BundleError(f"{path.name}: {MANIFEST} is {archive.getinfo(MANIFEST).file_size} bytes", _AGAIN)
     data = archive.read(MANIFEST)
     _check_schema(path, data)
     try:
         return msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:
-        raise BundleError(f"{path.name}: {MANIFEST}: {error}") from error
+        raise BundleError(f"{path.name}: {MANIFEST}: {error}", _AGAIN) from error
 
 
 def _check_schema(path: Path, data: bytes) -> None:
@@ -170,7 +178,7 @@ def _check_schema(path: Path, data: bytes) -> None:
         schema = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).get("schema", msgspec.Raw(b"0"))
         number = msgspec.json.decode(schema, type=int)
     except msgspec.DecodeError as error:
-        raise BundleError(f"{path.name}: {MANIFEST}: {error}") from error
+        raise BundleError(f"{path.name}: {MANIFEST}: {error}", _AGAIN) from error
     if number != SCHEMA:
         raise BundleError(
             f"{path.name}: bundle schema {number}, but this edgekit reads {SCHEMA}", "use the edgekit version that wrote it, or package again"
@@ -182,17 +190,17 @@ def _check_name(path: Path, info: zipfile.ZipInfo) -> None:
     pure = PurePosixPath(name)
     escapes = not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or ":" in name or str(pure) != name
     if escapes:
-        raise BundleError(f"{path.name}: the entry {name!r} leaves the bundle")
+        raise BundleError(f"{path.name}: the entry {name!r} leaves the bundle", _AGAIN)
     if stat.S_ISLNK(info.external_attr >> 16):
-        raise BundleError(f"{path.name}: the entry {name!r} is a symbolic link")
+        raise BundleError(f"{path.name}: the entry {name!r} is a symbolic link", _AGAIN)
 
 
 def _verify(path: Path, archive: zipfile.ZipFile, manifest: Manifest) -> None:
     present = {info.filename for info in archive.infolist()} - {MANIFEST}
     for name in sorted(present ^ manifest.files.keys()):
-        raise BundleError(f"{path.name}: {name} is {'not listed in' if name in present else 'missing, though listed in'} {MANIFEST}")
+        raise BundleError(f"{path.name}: {name} is {'not listed in' if name in present else 'missing, though listed in'} {MANIFEST}", _AGAIN)
     if sum(entry.bytes for entry in manifest.files.values()) > MAX_TOTAL_BYTES:
-        raise BundleError(f"{path.name}: unpacks to more than {MAX_TOTAL_BYTES} bytes")
+        raise BundleError(f"{path.name}: unpacks to more than {MAX_TOTAL_BYTES} bytes", _AGAIN)
     for name, entry in manifest.files.items():
         _verify_file(path, archive, name, entry)
 
@@ -203,10 +211,10 @@ def _verify_file(path: Path, archive: zipfile.ZipFile, name: str, entry: FileEnt
         while chunk := file.read(_CHUNK):
             size += len(chunk)
             if size > entry.bytes:
-                raise BundleError(f"{path.name}: {name} unpacks to more than the {entry.bytes} bytes its manifest states")
+                raise BundleError(f"{path.name}: {name} unpacks to more than the {entry.bytes} bytes its manifest states", _AGAIN)
             digest.update(chunk)
     if size != entry.bytes or digest.hexdigest() != entry.sha256:
-        raise BundleError(f"{path.name}: {name} does not match its checksum", "copy or package the bundle again")
+        raise BundleError(f"{path.name}: {name} does not match its checksum", _AGAIN)
 
 
 def _entry(content: Path | bytes) -> FileEntry:

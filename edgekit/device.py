@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from edgekit import resources, target
+from edgekit import plugins, resources, target
 from edgekit.errors import UsageError, close_match
 
 FORMS = "local:, adb:SERIAL, adb:HOST:PORT, ssh:USER@HOST[:PORT], serial:PORT, ios:UDID, virtual:NAME"
@@ -104,7 +104,7 @@ def select(text: str, units: Mapping[str, Unit]) -> tuple[Unit, ...]:
 
 def models() -> dict[str, DeviceModel]:
     """Built-in and plugged-in device models by name. Raises `UsageError` for a malformed file."""
-    folders = [resources.directory("devices"), *resources.plugged_in("edgekit.devices")]
+    folders = [resources.directory("devices"), *plugins.folders("edgekit.devices")]
     paths = (path for folder in folders for path in sorted(folder.glob("*.toml")) if not path.name.endswith(".example.toml"))
     return {model.name: model for model in map(read, paths)}
 

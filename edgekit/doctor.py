@@ -17,8 +17,13 @@ JOBS = {
     "Keras and TensorFlow models (extra tensorflow)": (("tensorflow",), "pip install 'edgekit[tensorflow]'"),
     "ONNX models (extra onnx)": (("onnx", "onnxruntime", "onnxslim"), "pip install 'edgekit[onnx]'"),
     "LiteRT artifacts (extra litert)": (("ai_edge_litert", "ai_edge_quantizer"), "pip install 'edgekit[litert]'"),
+    "microcontroller artifacts (extra mcu)": (("tflite_micro", "bakenn", "ethosu"), "pip install 'edgekit[mcu]'"),
+    "Core ML artifacts (extra coreml)": (("coremltools",), "pip install 'edgekit[coreml]'"),
+    "Hexagon artifacts (extra qnn)": (("onnxruntime_qnn",), "pip install 'edgekit[qnn]'"),
     "images as calibration data (extra images)": (("PIL",), "pip install 'edgekit[images]'"),
     "devices over adb (extra adb)": (("adbutils",), "pip install 'edgekit[adb]'"),
+    "iPhones over USB (extra ios)": (("pymobiledevice3",), "pip install 'edgekit[ios]'"),
+    "building the runner for phones and boards (extra native)": (("ziglang",), "pip install 'edgekit[native]'"),
     "isolated tools (extra tools)": (("uv",), "pip install 'edgekit[tools]'"),
 }
 

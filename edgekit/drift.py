@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,10 +15,9 @@ from edgekit.device import Unit
 from edgekit.errors import UsageError
 from edgekit.manifest import Golden, Manifest, golden_file
 from edgekit.parity import OutputParity
+from edgekit.progress import Progress, silent
 from edgekit.runner import RunOptions
 from edgekit.tensors import Arrays, raw_bytes
-
-Progress = Callable[[int, int, str], None]
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -42,7 +40,7 @@ class Drift(msgspec.Struct, frozen=True):
     first: int | None
 
 
-def locate(path: Path, unit: Unit, options: RunOptions, progress: Progress = lambda done, of, what: None) -> Drift:
+def locate(path: Path, unit: Unit, options: RunOptions, progress: Progress = silent) -> Drift:
     """Run a bundle's first golden sample on a device with every intermediate tensor as an output, and compare them with this machine's.
 
     Raises `UsageError` when the artifact's family cannot show its inside; `DeviceError`, `RunnerError` and `BundleError` as a test does.
@@ -51,7 +49,8 @@ def locate(path: Path, unit: Unit, options: RunOptions, progress: Progress = lam
         manifest = opened.manifest
         backend: Backend = plugins.load("edgekit.backends", manifest.target.backend)
         if not hasattr(backend, "tapped"):
-            raise UsageError(f"the {manifest.target.backend} backend cannot show what its operators compute inside")
+            hint = "what can: the artifacts of LiteRT, ONNX Runtime, Core ML and DPU targets"
+            raise UsageError(f"{path.name}: the {manifest.target.backend} backend cannot show what its operators compute inside", hint)
         progress(0, 0, "opening the artifact's inside")
         tapped, taps = backend.tapped(_artifact(opened, Path(scratch)), Path(scratch, "tapped" + Path(manifest.artifact.main).suffix))
         inputs = {spec.name: array for spec, array in zip(manifest.signature.inputs, runner.stored_inputs(opened, 0), strict=True)}
@@ -87,15 +86,10 @@ def _write(path: Path, opened: Bundle, tapped: Artifact, host: Arrays) -> None:
     """A bundle of the tapped artifact with one golden sample: it takes the same way to the device as any other."""
     manifest = opened.manifest
     entry = msgspec.structs.replace(manifest.artifact, main=f"artifact/{tapped.path.name}", runtime_names=tapped.runtime_names)
-    files: dict[str, Path | bytes] = dict(_files(entry.main, tapped.path))
+    files = bundle.files_of(entry.main, tapped.path)
     for index in range(len(manifest.signature.inputs)):
         files[golden_file("inputs", 0, index)] = opened.read(golden_file("inputs", 0, index))
     for index, spec in enumerate(tapped.signature.outputs):
         files[golden_file("host", 0, index)] = raw_bytes(host[spec.name])
     golden = Golden(manifest.golden.samples[:1], 0)
     bundle.write(path, msgspec.structs.replace(manifest, artifact=entry, signature=tapped.signature, golden=golden), files)
-
-
-def _files(main: str, path: Path) -> dict[str, Path]:
-    """An artifact's file, or the files of its folder, by their names in the bundle."""
-    return {main: path} if path.is_file() else {f"{main}/{p.relative_to(path).as_posix()}": p for p in sorted(path.rglob("*")) if p.is_file()}

@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 
 import filelock
 import msgspec
-import platformdirs
 
-from edgekit import device, plugins, target
+from edgekit import device, places, plugins, target
 from edgekit.device import Unit
 from edgekit.errors import DeviceError, EdgekitError, UsageError, close_match
 from edgekit.transports import Link
@@ -78,12 +77,10 @@ def load(path: Path) -> Farm:
     return Farm({name: _unit(path, name, table, models) for name, table in document.units.items()}, document.parallel)
 
 
-def find() -> Path | None:
-    """The farm file in use when none is named: EDGEKIT_FARM, `farm.toml` here, or the user's own; None without one."""
-    if named := os.environ.get("EDGEKIT_FARM"):
-        return Path(named)
-    places = (Path("farm.toml"), platformdirs.user_config_path("edgekit") / "farm.toml")
-    return next((path for path in places if path.is_file()), None)
+def in_use(path: Path | None = None) -> Farm:
+    """The farm of `path`, or of the farm file in use where none is named; without one it has no units. Raises as `load`."""
+    found = path or places.farm_file()
+    return load(found) if found else Farm()
 
 
 def connect(unit: Unit) -> Link:
@@ -211,7 +208,7 @@ def _who(owner: Owner) -> str:
 
 
 def _lease_folder() -> Path:
-    folder = Path(os.environ.get("EDGEKIT_STATE_DIR") or platformdirs.user_state_path("edgekit")) / "leases"
+    folder = places.state() / "leases"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import platformdirs
 
-from edgekit.bundle import hash_file
+from edgekit import places
+from edgekit.bundle import hash_file, replacing
+from edgekit.errors import UsageError
 
 FileStamp = tuple[str, int, int]
 """Path, size in bytes, modification time in ns."""
@@ -27,13 +28,6 @@ _LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])", re.DOTALL)
 _UNSTABLE = ("/proc/", "/sys/", "/dev/")
 _listeners: list[set[str]] = []
 _hooked = False
-
-
-def cache_folder(kind: str) -> Path:
-    """A folder of the user's cache."""
-    folder = Path(platformdirs.user_cache_dir("edgekit"), kind)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def key(*parts: Any) -> str:
@@ -87,14 +81,13 @@ def recording(*references: str) -> Iterator[None]:
     opened |= _sources(opened)
     stamps = sorted(stamp for name in opened if not name.startswith(_UNSTABLE) and (stamp := _stamp(name)))
     for reference in references:
-        _record(reference, stamps)
+        keep(_record_path(reference), stamps)
 
 
-def _record(reference: str, stamps: list[FileStamp]) -> None:
-    record = _record_path(reference)
-    part = record.with_suffix(f".{os.getpid()}.part")
-    part.write_bytes(msgspec.json.encode(stamps))
-    part.replace(record)
+def keep(record: Path, content: Any) -> None:
+    """Write a record of the cache, complete or not at all. Where the cache cannot be written the next build starts from nothing, no more."""
+    with contextlib.suppress(UsageError), replacing(record) as part:
+        part.write_bytes(msgspec.json.encode(content))
 
 
 def _sources(opened: Iterable[str]) -> set[str]:
@@ -118,7 +111,7 @@ def _external(path: Path) -> list[str]:
 
 
 def _record_path(reference: str) -> Path:
-    return cache_folder("functions") / f"{key(str(Path.cwd()), reference)}.json"
+    return places.cache() / "functions" / f"{key(str(Path.cwd()), reference)}.json"
 
 
 def _stamp(name: str) -> FileStamp | None:

@@ -10,10 +10,10 @@ from edgekit import converters, formats, parity
 from edgekit.errors import ConversionError, EdgekitError
 from edgekit.formats import Model, Session
 from edgekit.parity import OutputParity
+from edgekit.progress import Progress
 from edgekit.target import Tolerance
 from edgekit.tensors import Array, Arrays, Signature, quantize
 
-Progress = Callable[[int, int, str], None]
 Runner = Callable[[Sequence[Arrays]], Sequence[Arrays]]
 """Outputs of every sample, in real values."""
 

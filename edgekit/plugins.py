@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from edgekit.errors import PluginError, UsageError, close_match
-
-_HINT = "install it again, or uninstall it: edgekit works without"
 
 BUILT_IN = {
     "edgekit.backends": {
@@ -47,11 +45,31 @@ def load(group: str, name: str) -> Any:
         return importlib.import_module(built_in)
     for entry in metadata.entry_points(group=group):
         if entry.name == name:
-            try:
+            with _foreign(entry):
                 return entry.load()
-            except Exception as error:  # foreign code: whatever it raises is its own failure
-                raise PluginError(f"the plug-in {name} ({entry.value}) would not load: {error}", _HINT) from error
     raise UsageError(f"no {group.rpartition('.')[2].rstrip('s')} named {name!r}", close_match(name, names(group)))
+
+
+def folders(group: str) -> list[Path]:
+    """Folders that third parties add through entry points of `group`; each entry point is a function that returns a folder.
+
+    Raises `PluginError` when one will not load.
+    """
+    found = []
+    for entry in metadata.entry_points(group=group):
+        with _foreign(entry):
+            found.append(Path(entry.load()()))
+    return found
+
+
+@contextlib.contextmanager
+def _foreign(entry: metadata.EntryPoint) -> Iterator[None]:
+    """The seam to other people's code: whatever it raises is its own failure."""
+    try:
+        yield
+    except Exception as error:
+        hint = "install it again, or uninstall it: edgekit works without"
+        raise PluginError(f"the plug-in {entry.name} ({entry.value}) would not load: {error}", hint) from error
 
 
 def function(reference: str) -> Callable[[], Any]:
@@ -61,7 +79,7 @@ def function(reference: str) -> Callable[[], Any]:
     """
     module_name, _, function_name = reference.partition(":")
     if not module_name or not function_name.isidentifier():
-        raise UsageError(f"{reference}: not of the form package.module:function")
+        raise UsageError(f"{reference}: not of the form package.module:function", "for instance my_package.models:classifier")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)

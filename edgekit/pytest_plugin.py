@@ -47,8 +47,7 @@ class BundleFile(pytest.File):
         from edgekit.runner import RunOptions
 
         config = self.config
-        lab = farm.load(path) if (path := farm.find()) else farm.Farm()
-        units = [unit for text in config.getoption("--edgekit-device") for unit in device.select(text, lab.units)]
+        units = [unit for text in config.getoption("--edgekit-device") for unit in device.select(text, farm.in_use().units)]
         options = tester.Options(RunOptions(min_runs=config.getoption("--edgekit-runs")))
         for report in tester.test(self.path, units, options).reports:
             if report.failure is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
-from edgekit import __version__, fingerprint
+from edgekit import __version__, fingerprint, places
 from edgekit.bundle import hash_file
 from edgekit.versions import tool_versions
 
@@ -38,12 +37,9 @@ def find(build: str | None) -> Path | None:
 
 def remember(build: str | None, bundle: Path) -> None:
     """Note that this build wrote `bundle`."""
-    if build is None:
-        return
-    part = _path(build).with_suffix(f".{os.getpid()}.part")
-    part.write_bytes(msgspec.json.encode(_Record(str(bundle.resolve()), hash_file(bundle))))
-    part.replace(_path(build))
+    if build is not None:
+        fingerprint.keep(_path(build), _Record(str(bundle.resolve()), hash_file(bundle)))
 
 
 def _path(build: str) -> Path:
-    return fingerprint.cache_folder("builds") / f"{build}.json"
+    return places.cache() / "builds" / f"{build}.json"

@@ -6,7 +6,6 @@ Nothing is downloaded but by `install`. Built runners and installed libraries li
 from __future__ import annotations
 
 import hashlib
-import os
 import platform as machine
 import re
 import shutil
@@ -19,9 +18,8 @@ from pathlib import Path
 
 import filelock
 import msgspec
-import platformdirs
 
-from edgekit import native_build
+from edgekit import native_build, places
 from edgekit.errors import MissingPackageError, UsageError
 
 
@@ -80,12 +78,6 @@ def write_python_runner(path: Path) -> None:
     path.chmod(0o755)
 
 
-def cache() -> Path:
-    """Where built runners and installed libraries live: `$EDGEKIT_CACHE`, or the user's cache folder."""
-    configured = os.environ.get("EDGEKIT_CACHE")
-    return Path(configured) if configured else Path(platformdirs.user_cache_path("edgekit"))
-
-
 def runner(platform: str) -> Path:
     """The native runner for `linux-x86_64`, `linux-aarch64`, `android-arm64-v8a` or the like.
 
@@ -96,7 +88,7 @@ def runner(platform: str) -> Path:
     shipped = folder / "prebuilt" / platform / "runner"
     if shipped.is_file():
         return shipped
-    built = cache() / "runners" / f"{platform}-{native_build.digest(folder)[:16]}" / "runner"
+    built = places.cache() / "runners" / f"{platform}-{native_build.digest(folder)[:16]}" / "runner"
     if built.is_file():
         return built
     built.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +154,7 @@ def install(runtime: str, platform: str) -> Path:
 
 
 def _folder(runtime: str, platform: str, wheel: Wheel) -> Path:
-    return cache() / "runtimes" / f"{runtime}-{platform}-{wheel.version}"
+    return places.cache() / "runtimes" / f"{runtime}-{platform}-{wheel.version}"
 
 
 def _installed(runtime: str, platform: str) -> Path | None:
@@ -224,7 +216,7 @@ def _given(runtime: str, platform: str, given: Path) -> Path:
 
 def _from_archive(runtime: str, platform: str, archive: Path) -> Path:
     """The library inside a wheel or an AAR, unpacked into the cache by the archive's hash."""
-    folder = cache() / "given" / f"{runtime}-{platform}-{hashlib.sha256(archive.read_bytes()).hexdigest()[:16]}"
+    folder = places.cache() / "given" / f"{runtime}-{platform}-{hashlib.sha256(archive.read_bytes()).hexdigest()[:16]}"
     found = next(folder.glob("lib*.so*"), None)
     if found is not None:
         return found

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from edgekit import resources
+from edgekit import plugins, resources
 from edgekit.errors import UsageError, close_match
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def load(name: str) -> Target:
 
 def paths() -> dict[str, Path]:
     """Built-in and plugged-in profiles by name."""
-    folders = [resources.directory("targets"), *resources.plugged_in("edgekit.targets")]
+    folders = [resources.directory("targets"), *plugins.folders("edgekit.targets")]
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 

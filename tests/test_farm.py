@@ -30,7 +30,7 @@ with farm.lease(Unit("other name", "adb", "X1"), limit_s=float(sys.argv[1])):
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("EDGEKIT_STATE", str(tmp_path / "state"))
 
 
 def hold(limit_s: float = 100.0) -> subprocess.Popen[str]:

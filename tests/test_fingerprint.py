@@ -10,7 +10,7 @@ from edgekit import fingerprint, repeats
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("EDGEKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(fingerprint, "_UNSTABLE", ("/proc/",))
 
 
@@ -66,3 +66,14 @@ def test_a_repeat_is_found_only_while_its_bundle_is_untouched(tmp_path: Path) ->
     assert repeats.find(repeats.key(str(model), None, "other settings")) is None
     bundle.write_bytes(b"tampered")
     assert repeats.find(key) is None
+
+
+def test_a_cache_that_cannot_be_written_only_forgets(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder would be")
+    (tmp_path / "m.edgekit").write_bytes(b"bundle")
+    (tmp_path / "m.tflite").write_bytes(b"model")
+    build = repeats.key(str(tmp_path / "m.tflite"), None)
+    with fingerprint.recording("module:function"):
+        pass
+    repeats.remember(build, tmp_path / "m.edgekit")
+    assert repeats.find(build) is None and fingerprint.of_reference("module:function") is None

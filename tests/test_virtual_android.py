@@ -8,7 +8,6 @@ import struct
 import threading
 from pathlib import Path
 
-import platformdirs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,7 +208,7 @@ def test_a_registration_that_is_there_is_left_alone(tmp_path: Path, flags: str, 
 
 
 def test_start_without_the_userland_names_the_command_and_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda _name: tmp_path)
+    monkeypatch.setenv("EDGEKIT_CACHE", str(tmp_path))
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(MissingPackageError) as raised:
         android.start()
@@ -232,8 +231,8 @@ def test_a_serial_that_is_a_path_is_refused(serial: str, monkeypatch: pytest.Mon
 
 
 def test_what_a_dead_device_left_is_cleaned_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    dead = tmp_path / "edgekit/virtual-android/DEAD"
+    monkeypatch.setenv("EDGEKIT_STATE", str(tmp_path))
+    dead = tmp_path / "virtual-android/DEAD"
     dead.mkdir(parents=True)
     (dead / "lock").touch()
     (dead / "device.json").write_text("{}")

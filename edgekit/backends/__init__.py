@@ -17,6 +17,7 @@ from edgekit.formats import Model, Session
 from edgekit.graph import Graph
 from edgekit.planner import Candidate
 from edgekit.preprocess import Preprocess
+from edgekit.progress import Progress, silent
 from edgekit.target import Target
 from edgekit.tensors import Arrays, Signature
 
@@ -57,7 +58,7 @@ class Context:
     calibration: Sequence[Arrays]
     workdir: Path
     io: str = "float32"
-    progress: Callable[[int, int, str], None] = lambda done, of, what: None
+    progress: Progress = silent
     limits: Limits = dataclasses.field(default_factory=Limits)
     preprocess: Preprocess | None = None
 

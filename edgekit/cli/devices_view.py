@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from edgekit import device
 from edgekit import farm as farms
 from edgekit.cli import output
+from edgekit.device import Unit
 from edgekit.errors import EdgekitError, UsageError, close_match
 from edgekit.transports import adb_server, staged, virtual
 from edgekit.transports.adb import AdbLink
@@ -132,9 +132,8 @@ def farm(file: Path, json_to: str | None) -> int:
     return 0
 
 
-def _units(farm_file: Path | None) -> dict[str, Any]:
-    path = farm_file or farms.find()
-    return farms.load(path).units if path else {}
+def _units(farm_file: Path | None) -> dict[str, Unit]:
+    return farms.in_use(farm_file).units
 
 
 def _check_virtual(name: str) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgekit.cli import output
+
+if TYPE_CHECKING:
+    from edgekit.target import Target
 
 
 @click.command(short_help="List target profiles, or explain one.")
@@ -28,10 +32,7 @@ def targets(name: str | None, json_to: str | None) -> int:
     return 0
 
 
-def _explain(profile: object) -> None:
-    from edgekit.target import Target
-
-    assert isinstance(profile, Target)
+def _explain(profile: Target) -> None:
     click.echo(f"  runtime     {profile.runtime.name} on {profile.runtime.platform}")
     click.echo(f"  precisions  {', '.join(profile.precisions)}")
     click.echo(f"  delegates   {', '.join(profile.delegates) or '-'}")

@@ -62,7 +62,7 @@ def test(
 
     for place in (junit, html, json_to):
         output.check_writable(place)
-    lab = farm.load(path) if (path := farm_file or farm.find()) else farm.Farm()
+    lab = farm.in_use(farm_file)
     units = list({unit.name: unit for text in devices for unit in device.select(text, lab.units)}.values())
     with output.progress() as report:
         run = tester.test(bundle, units, _options(values, lab.parallel), report)
@@ -116,7 +116,7 @@ def drift(bundle: Path, device: str, farm_file: Path | None, everything: bool, j
     from edgekit.cli import compare_view
     from edgekit.runner import RunOptions
 
-    lab = farm.load(path) if (path := farm_file or farm.find()) else farm.Farm()
+    lab = farm.in_use(farm_file)
     with output.progress() as report:
         found = recipe.locate(bundle, devices.resolve(device, lab.units), RunOptions(**values), report)
     if json_to:

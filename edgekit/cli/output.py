@@ -16,8 +16,7 @@ import click
 import msgspec
 
 from edgekit.errors import EdgekitError
-
-Progress = Callable[[int, int, str], None]
+from edgekit.progress import Progress, silent
 
 _BAR = 24
 
@@ -81,7 +80,7 @@ def fail(error: EdgekitError, arguments: list[str] | None) -> int:
 def progress() -> Iterator[Progress]:
     """A progress line on stderr, shown on a terminal only. Yields `report(done, of, what)`; `of` 0 means that the end is unknown."""
     if not sys.stderr.isatty():
-        yield lambda done, of, what: None
+        yield silent
         return
     state = {"line": "starting"}
 

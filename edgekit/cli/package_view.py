@@ -13,6 +13,7 @@ from edgekit.opset import Verdict
 from edgekit.packager import Outcome
 from edgekit.planner import Plan, Point
 from edgekit.report.wording import size
+from edgekit.transports import virtual
 
 _WORST = 10
 
@@ -102,7 +103,7 @@ def _core(manifest: Manifest) -> str:
     if "npu" in manifest.target.options:
         return "serial:PORT"
     core = manifest.target.options.get("core", "")
-    return f"virtual:{core}" if core in ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55") else "local:"
+    return f"virtual:{core}" if core in virtual.DEVICES else "local:"
 
 
 def _device(manifest: Manifest) -> str:

@@ -19,7 +19,8 @@ from edgekit.errors import UsageError, close_match
 from edgekit.packager.candidates import search
 from edgekit.packager.contents import files, manifest
 from edgekit.packager.findings import judge
-from edgekit.packager.job import Job, Options, Outcome, Progress
+from edgekit.packager.job import Job, Options, Outcome
+from edgekit.progress import Progress, silent
 from edgekit.reference import Reference
 from edgekit.target import Target, Tolerance
 
@@ -48,7 +49,7 @@ def _thawing() -> Iterator[None]:
 
 
 @_thawing()
-def package(reference: str, target_name: str, options: Options, progress: Progress = lambda done, of, what: None) -> Outcome:
+def package(reference: str, target_name: str, options: Options, progress: Progress = silent) -> Outcome:
     """Convert, quantize, check, budget, verify and bundle a model for a target.
 
     Raises `UsageError` for bad options or data, `ConversionError` when the model cannot become an artifact, `MissingPackageError` when a

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgekit import __version__, fingerprint, hops, opset, versions
+from edgekit import __version__, bundle, fingerprint, hops, opset, versions
 from edgekit.backends import Artifact
 from edgekit.graph import Graph
 from edgekit.manifest import ArtifactEntry, Golden, Manifest, Sensitivity, Source, golden_file
@@ -45,7 +45,7 @@ def manifest(job: Job, best: Built, plan: Plan, route: tuple[str, ...]) -> Manif
 
 def files(job: Job, artifact: Artifact) -> dict[str, Path | bytes]:
     """Everything else in the bundle, by its name there."""
-    return _artifact_files(_main(job.name, artifact.path), artifact.path) | _golden_files(job, artifact) | _trim_files(job, artifact)
+    return bundle.files_of(_main(job.name, artifact.path), artifact.path) | _golden_files(job, artifact) | _trim_files(job, artifact)
 
 
 def _artifact_entry(name: str, artifact: Artifact, graph: Graph) -> ArtifactEntry:
@@ -74,19 +74,13 @@ def _main(name: str, path: Path) -> str:
     return f"artifact/{re.sub(r'[^A-Za-z0-9._-]+', '_', name) or 'model'}{path.suffix}"
 
 
-def _artifact_files(main: str, path: Path) -> dict[str, Path | bytes]:
-    if path.is_file():
-        return {main: path}
-    return {f"{main}/{file.relative_to(path).as_posix()}": file for file in sorted(path.rglob("*")) if file.is_file()}
-
-
 def _trim_files(job: Job, artifact: Artifact) -> dict[str, Path | bytes]:
     folder = job.work / "trim"
     folder.mkdir()
     job.backend.trim(job.backend.graph(artifact), folder)
     if sources := getattr(job.backend, "sources", None):
         sources(artifact, folder)
-    return {f"trim/{path.relative_to(folder).as_posix()}": path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return bundle.files_of("trim", folder)
 
 
 def _unmoved(reference: Sequence[Arrays]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 from edgekit.backends import Artifact, Backend
@@ -13,11 +12,10 @@ from edgekit.manifest import Manifest
 from edgekit.parity import Finding, OutputParity
 from edgekit.planner import Point, Prefer
 from edgekit.preprocess import Preprocess
+from edgekit.progress import Progress
 from edgekit.reference import Reference
 from edgekit.samples import Samples
 from edgekit.target import Target
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgekit.progress import Progress, silent
 from edgekit.qdq import layers, protos, stream
 from edgekit.qdq.layers import OnnxLayer
 from edgekit.quantize import grid
@@ -43,7 +44,7 @@ def round_weights(
     bits: int = 8,
     per_tensor: Sequence[str] = (),
     power_of_two: bool = False,
-    progress: stream.Progress = lambda done, of, what: None,
+    progress: Progress = silent,
 ) -> Weights:
     """Round every linear layer of a canonical graph by `method` (`nearest`, `bias`, `second-order`); deterministic.
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from edgekit.progress import Progress, silent
 from edgekit.qdq import layers, protos, stream
 from edgekit.qdq.write import MOVERS
 from edgekit.quantize.grid import Affine
@@ -37,7 +38,7 @@ class Cost:
         return 4096 + 0.025 * self.elements + 0.19 * self.weights
 
 
-def measure(proto: Any, quantized: Any, samples: Sequence[Arrays], progress: stream.Progress = lambda done, of, what: None) -> dict[str, Cost]:
+def measure(proto: Any, quantized: Any, samples: Sequence[Arrays], progress: Progress = silent) -> dict[str, Cost]:
     """Costs by activation of a (rounded) float graph that has integers in `quantized`, its 8-bit QDQ form.
 
     Errors of different activations add up, as they are independent: the noise of a set is close to the sum.

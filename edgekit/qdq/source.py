@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from edgekit.formats import Model
+from edgekit.progress import Progress, silent
 from edgekit.qdq import equalized, rounding, stream
 from edgekit.quantize.ranges import Histogram
 from edgekit.tensors import Arrays, TensorSpec
@@ -27,7 +28,7 @@ class Source:
     outputs: dict[str, str]
     calibration: Sequence[Arrays]
     workdir: Path
-    progress: Callable[[int, int, str], None] = lambda done, of, what: None
+    progress: Progress = silent
 
     @functools.cached_property
     def specs(self) -> tuple[TensorSpec, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.errors import ConversionError
+from edgekit.progress import Progress
 from edgekit.qdq import protos
 from edgekit.quantize.ranges import Histogram, histogram
 from edgekit.quantize.shelf import Shelf
@@ -24,7 +25,6 @@ MASK, PLAIN = 9999.0, 100.0
 BEYOND_MASK = 16.0
 """How far past the data a mask still reaches: exp(-16) is 1e-7, nothing in 16 bits."""
 
-Progress = Callable[[int, int, str], None]
 
 
 class Stream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from edgekit.quantize.moments import Moments, merge, moments
 from edgekit.quantize.sampling import spread
@@ -21,7 +20,6 @@ BLOCK_BYTES = 32_000_000
 Split = tuple[Moments, Moments]
 """Of the samples that teach, and of those held out (the same where there are too few)."""
 
-Progress = Callable[[int, int, str], None]
 
 
 def columns_a_sample(k: int, samples: int) -> int:

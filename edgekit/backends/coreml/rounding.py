@@ -11,13 +11,12 @@ from typing import Any
 from edgekit.backends.coreml import layers, stream
 from edgekit.backends.coreml.layers import MilLayer
 from edgekit.backends.coreml.stream import Split, Twins
+from edgekit.progress import Progress, silent
 from edgekit.quantize import grid, palette, rounding
 from edgekit.quantize.layer import correct_bias, round_layer
 from edgekit.quantize.moments import Layer, Moments, merge
 from edgekit.tensors import Array
 from edgekit.virtual.coreml.plan import Plan
-
-Progress = Callable[[int, int, str], None]
 
 HALF_DIGITS = 10
 HALF_LEAST_EXPONENT = -14
@@ -65,7 +64,7 @@ def round_program(
     samples: Sequence[Mapping[str, Any]],
     recipe: Recipe,
     grids: Mapping[str, grid.Affine] | None = None,
-    progress: Progress = lambda done, of, what: None,
+    progress: Progress = silent,
 ) -> tuple[list[Stored], str]:
     """Round every linear layer but those of the operators `recipe.kept`, by the recipe's method, or to nearest where the outputs of held-out
     samples are closer then; deterministic. The second value is the method used.

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import platformdirs
 
+from edgekit import places
 from edgekit.errors import DeviceError, MissingPackageError, UsageError
 from edgekit.virtual.android import binfmt, control, rootfs
 from edgekit.virtual.android.faults import HEALTHY, Faults
@@ -32,7 +32,7 @@ _PARENTS: dict[str, subprocess.Popen[bytes]] = {}
 
 def state_folder() -> Path:
     """Where running devices are noted."""
-    return platformdirs.user_state_path("edgekit") / "virtual-android"
+    return places.state() / "virtual-android"
 
 
 def start(options: DeviceOptions | None = None, faults: Faults = HEALTHY) -> RunningDevice:

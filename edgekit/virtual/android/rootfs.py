@@ -10,8 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import platformdirs
-
+from edgekit import places
 from edgekit.errors import DeviceError, MissingPackageError
 from edgekit.virtual.android import binfmt
 
@@ -47,7 +46,7 @@ mv /dev/__properties__.new /dev/__properties__
 
 def folder() -> Path:
     """Where the userland is, or will be."""
-    return platformdirs.user_cache_path("edgekit") / "virtual-android" / f"rootfs-{_VERSION}"
+    return places.cache() / "virtual-android" / f"rootfs-{_VERSION}"
 
 
 def installed() -> bool:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import platformdirs
-
+from edgekit import places
 from edgekit.errors import ConversionError, UsageError
 from edgekit.virtual.cortex_m.boards import Board, program
 
@@ -68,7 +67,7 @@ def library(root: Path, board: Board) -> Path:
 
     Raises `MissingPackageError` without the compiler, `ConversionError` for a tree that does not compile.
     """
-    place = _cache() / "tflm" / f"{board.core}-{_digest(root, board)}"
+    place = places.cache() / "tflm" / f"{board.core}-{_digest(root, board)}"
     archive = place / "libtflm.a"
     if archive.is_file():
         return archive
@@ -129,7 +128,3 @@ def _digest(root: Path, board: Board) -> str:
         found.update(repr((str(source), stat.st_size, stat.st_mtime_ns)).encode())
     return found.hexdigest()[:16]
 
-
-def _cache() -> Path:
-    configured = os.environ.get("EDGEKIT_CACHE")
-    return Path(configured) if configured else Path(platformdirs.user_cache_path("edgekit"))
