@@ -29,7 +29,7 @@ from tests import jobs, micro_ops
 from tests.micro_ops import Case
 
 SAMPLES = 3
-CORES = ("cortex-m4", "cortex-m55")
+CORES = ("cortex-m0", "cortex-m4", "cortex-m55")
 MOST_TENSORS = 16
 NO_REFERENCE = {
     "SUM int8": "TFLM is within one step of the real sum; LiteRT's reference kernel saturates, its default one does not",
@@ -71,7 +71,7 @@ def allowed(case: Case) -> int:
     return 1 if case.name in NO_REFERENCE or case.name in ONE_STEP else 0
 
 
-def generated(cases: Sequence[Case], folder: Path) -> dict[Case, Model]:
+def generated(core: str, cases: Sequence[Case], folder: Path) -> dict[Case, Model]:
     """One artifact of generated C that runs every case it takes: one after the other, each on its own inputs; the cases taken."""
     taken: dict[Case, Model] = {}
     calls, headers, arena = [], [], 0
@@ -80,7 +80,7 @@ def generated(cases: Sequence[Case], folder: Path) -> dict[Case, Model]:
         model = opened([case], scratch.with_suffix(".tflite"))
         name = f"op{len(taken)}"
         try:
-            size = _generate(model, scratch, name)
+            size = _generate(model, scratch, name, core)
         except ConversionError:
             continue
         for path in sorted(path for path in scratch.rglob("*") if path.suffix in (".c", ".h")):
@@ -97,7 +97,7 @@ def generated(cases: Sequence[Case], folder: Path) -> dict[Case, Model]:
     return taken
 
 
-def _generate(model: Model, folder: Path, name: str) -> int:
+def _generate(model: Model, folder: Path, name: str, core: str) -> int:
     assert model.path is not None
     if len(model.signature.inputs) != 1:
         raise ConversionError(f"{len(model.signature.inputs)} inputs")
@@ -105,7 +105,8 @@ def _generate(model: Model, folder: Path, name: str) -> int:
     if tflite_bakenn.prepare(parsed, model.name):
         raise ConversionError("only at the end of a net")
     folder.mkdir()
-    return build.generate(tflite_bakenn.write(parsed, folder.with_name(f"{folder.name}-prepared.tflite")), folder, {"cmsis_nn": True}, name)
+    options = {"core": "cortex-m0plus"} if core == "cortex-m0" else {"cmsis_nn": True}
+    return build.generate(tflite_bakenn.write(parsed, folder.with_name(f"{folder.name}-prepared.tflite")), folder, options, name)
 
 
 def signature_of(models: Sequence[Model]) -> Signature:
@@ -139,7 +140,7 @@ def cores_apart(core: str, cases: Sequence[Case], folder: Path) -> dict[str, flo
     """Generated C on a core: case -> steps from the reference, for the cases it takes."""
     folder.mkdir()
     (folder / "c").mkdir()
-    taken = generated(cases, folder / "c")
+    taken = generated(core, cases, folder / "c")
     given = {case: inputs(model, seed) for seed, (case, model) in enumerate(taken.items())}
     arrays = [[array for case in taken for array in given[case][sample].values()] for sample in range(SAMPLES)]
     found = on_core(core, "micro-c", folder / "c", signature_of(list(taken.values())), arrays, folder / core)
@@ -223,7 +224,7 @@ _TEXT = """# Conformance of microcontroller runtimes
 Written by `python -m tests.micro_conformance docs/mcu-conformance.md`. Each row is one operator with integer tensors, on random inputs over the
 whole range, held to LiteRT's reference kernels: *equal* is every byte, a number is the largest difference in stored values. `-`: generated C
 does not take the operator by itself (SOFTMAX and functions of one value it takes at the end of a net). *This machine* is the interpreter of the
-package tflite-micro; the cores run in QEMU, with CMSIS-NN.
+package tflite-micro; the cores run in QEMU, with CMSIS-NN where a core has DSP instructions (Cortex-M0 has none).
 
 Left out: what LiteRT has no integer kernel for (CUMSUM, ELU, DIV and ZEROS_LIKE in int8), state and control flow (tested on whole models), and
 fused recurrent layers, which the converters write as loops or unrolled.

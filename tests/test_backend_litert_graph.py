@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from edgekit.backends import Candidate, litert
-from edgekit.backends.litert import bounds, fuse, layers, simulate, source, variants
+from edgekit.backends.litert import bounds, fuse, layers, simulate, source, stock, variants
 from edgekit.backends.litert.running import Interpreter
+from edgekit.formats import tflite
 from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.tensors import dequantize, quantize
 
 pytest.importorskip("ai_edge_quantizer")
 from tests.litert_models import Builder, context, floats
+from tests.tflite_build import Net
 
 
 def samples(count: int, *shape: int, seed: int = 1):
@@ -164,3 +167,20 @@ def test_one_extreme_sample_does_not_decide_alone():
     assert simulate.level_db([[(usual, usual * np.nan)]]) == float("-inf")
     outputs = [[(usual, usual + 0.1)], [(usual, usual + 0.01)]]  # noise by signal 1e-2 and 1e-4
     assert simulate.level_db(outputs) == pytest.approx(-10 * np.log10(0.00505), abs=1e-6)
+
+
+def test_parts_that_nothing_reads_become_integers_too(tmp_path: Path) -> None:
+    """The first step of an unrolled LSTM: its state is zero, so nothing reads the forget gate. XNNPACK takes no split into both types."""
+    net = Net()
+    x, read, unread, y = (net.tensor(name, (1, 4 if name == "x" else 2)) for name in ("x", "read", "unread", "y"))
+    net.add("SPLIT", [net.constant("axis", np.array(1, np.int32)), x], [read, unread], table="SplitOptions", numSplits=2)
+    net.add("LOGISTIC", [read], [y])
+    ranges = {"x": stock.Range(-4, 4, 2), "read": stock.Range(-4, 4, 2), "unread": stock.Range(-4, 4, 2), "y": stock.Range(0, 1, 2)}
+    content = stock.quantize(net.pack([x], [y]), Candidate("w8a8"), stock.Policy(io="int8"), ranges)
+    (tmp_path / "net.tflite").write_bytes(content)
+    assert {t.dtype for t in tflite.graph(tmp_path / "net.tflite").tensors if not t.constant} == {"int8"}
+    model = tflite.open(str(tmp_path / "net.tflite"), {})
+    given, made = model.signature.inputs[0], model.signature.outputs[0]
+    values = np.array([[-3.0, 1.0, 2.0, -1.0]], np.float32)
+    found = tflite.session(model).run({given.name: quantize(values, given)})[made.name]
+    np.testing.assert_allclose(dequantize(found, made), 1 / (1 + np.exp(-values[:, :2])), atol=0.02)

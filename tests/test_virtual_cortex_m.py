@@ -99,10 +99,10 @@ def test_a_core_computes_every_sample_and_keeps_state(tmp_path: Path, core: str)
 
 @pytest.mark.slow
 @needs_emulator
-@pytest.mark.parametrize("core", ["cortex-m4", "cortex-m33", "cortex-m55"])
+@pytest.mark.parametrize("core", ["cortex-m0", "cortex-m4", "cortex-m33", "cortex-m55"])
 def test_instructions_are_counted_beyond_the_timers_wrap(tmp_path: Path, core: str) -> None:
     turns = 400_000_000  # two instructions a turn: 800 M, past 2**24 ticks of every board
-    spin = f'uint32_t n = {turns}u; __asm__ volatile("1: subs %0, #1\\n bne 1b" : "+r"(n) : : "cc");'
+    spin = f'uint32_t n = {turns}u; __asm__ volatile(".syntax unified\\n1: subs %0, #1\\n bne 1b" : "+r"(n) : : "cc");'
     result, _ = run(tmp_path, core, f"if (b[1] == 5) {{ {spin} }} else {{ uint32_t n = 10000000u; {spin.partition(';')[2]} }}")
     assert result.status == "ok", result.error
     assert result.counters["instructions"] == pytest.approx(20_000_000, abs=300)
@@ -128,6 +128,16 @@ def test_what_goes_wrong_has_its_stage(tmp_path: Path, more: str, stage: str, er
     result, _ = run(tmp_path, more=more)
     assert (result.status, result.stage) == ("failed", stage)
     assert re.search(error, result.error), result.error
+
+
+@pytest.mark.slow
+@needs_emulator
+@pytest.mark.parametrize(("core", "status"), [("cortex-m0", "failed"), ("cortex-m3", "ok")])
+def test_an_odd_address_faults_where_the_chip_would(tmp_path: Path, core: str, status: str) -> None:
+    """Armv6-M takes no word from an odd address, which is what an unaligned model array asks for; Armv7-M does."""
+    more = "static char place[8]; volatile uintptr_t at = (uintptr_t)place; y[0] = (int8_t)*(volatile int32_t *)(at + 1);"
+    result, _ = run(tmp_path, core, more)
+    assert result.status == status and ("fault" in (result.error or "")) == (status == "failed")
 
 
 @pytest.mark.slow
@@ -195,3 +205,10 @@ def test_the_interpreter_runs_on_the_core_where_its_source_is_at_hand(tmp_path: 
     np.testing.assert_array_equal([x["scores"] for x in found], micro_nets.reference(path, inputs))
     counters = read_result(tmp_path / "run/result").counters
     assert counters["instructions"] > 10_000 and counters["arena_bytes"] > 512 and counters["flash_bytes"] > path.stat().st_size
+
+
+def test_what_was_compiled_for_an_npu_is_refused_on_a_core_without_one(tmp_path: Path) -> None:
+    path = micro_nets.classifier(tmp_path / "net.tflite")
+    signature = tflite.open(str(path), {}).signature
+    with pytest.raises(RuntimeError, match="no NPU is at hand"):
+        micro_conformance.on_core("cortex-m55", "tflm-ethos-u", path, signature, [[np.zeros((1, 8, 8, 3), np.int8)]], tmp_path / "run")

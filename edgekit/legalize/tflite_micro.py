@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 from edgekit.errors import ConversionError
+from edgekit.formats import Model, tflite
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.graph import Graph, Operator
 
 LOOPS = frozenset({"WHILE", "IF"})
 FLOATS = frozenset({"float32", "float16", "float64"})
 EDGES = frozenset({"QUANTIZE", "DEQUANTIZE"})
+
+
+def prepare(model: Model, own: str | None, workdir: Path) -> tuple[Model, tuple[str, ...]]:
+    """What a quantizer is given for a microcontroller, and what to say of it; `own` is the precision that the model has already, None for float.
+
+    A float model has pools in place of means, an integer one stays as it is. Raises `ConversionError` for what no integers are made of.
+    """
+    if model.path is None:
+        raise ConversionError(f"{model.name}: microcontrollers are packaged for from a .tflite file")
+    if own in ("w8", "w8-dynamic"):
+        refuse(tflite.graph(model.path), model.name)
+    if own is not None:
+        return model, ()
+    refuse_loops(tflite.graph(model.path), model.name)
+    path, notices = pool_means(model.path, workdir / "pooled.tflite")
+    return dataclasses.replace(model, path=path), notices
 
 
 def pool_means(source: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
@@ -35,7 +53,7 @@ def refuse_loops(graph: Graph, name: str) -> None:
     """Refuse control flow, also in a model that is still in float: no quantizer makes integers of it. Raises `ConversionError` by operator."""
     loops = [o for o in graph.operators if o.type in LOOPS]
     if loops:
-        hint = "run one step of the recurrent layer at a time, with its state as input and output; or replace it by convolutions over time"
+        hint = "unroll the recurrent layer (Keras: unroll=True), run one step at a time with its state as an input, or use convolutions over time"
         raise ConversionError(f"{name}: {loops[0].type} ({loops[0].name}) is a loop, which stays in float and is not for microcontrollers", hint)
 
 

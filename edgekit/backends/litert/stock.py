@@ -14,6 +14,10 @@ import msgspec
 
 from edgekit.backends import Candidate
 from edgekit.errors import ConversionError, require
+from edgekit.formats import tflite_flatbuffer as flatbuffer
+
+PARTS = {"SPLIT": 1, "SPLIT_V": 0, "UNPACK": 0}
+"""Operators whose outputs are parts of one input, on its grid -> which input that is."""
 
 MIN_WEIGHT_ELEMENTS = 256
 """Below this, int8 weights with their scales and the extra DEQUANTIZE operator take more bytes than the float weights (weight-only)."""
@@ -54,7 +58,21 @@ def quantize(content: bytes, candidate: Candidate, policy: Policy, ranges: Range
             result = quantizer.quantize(values or None, enable_progress_bar=False, enable_progress_report=False)
     except Exception as error:  # the quantizer raises whatever an operator that it does not expect happens to hit
         raise _refusal(candidate, error) from error
-    return bytes(result.quantized_model)
+    return _with_unread(bytes(result.quantized_model))
+
+
+def _with_unread(content: bytes) -> bytes:
+    """Give parts that nothing reads the type of the whole: the quantizer leaves them in float, and no runtime takes a split into both."""
+    model, changed = flatbuffer.load(content), False
+    for graph in model.subgraphs:
+        read = {int(i) for i in graph.outputs} | {int(i) for op in graph.operators for i in op.inputs}
+        for op in graph.operators:
+            source = PARTS.get(flatbuffer.op_name(model, op))
+            for part in (graph.tensors[i] for i in op.outputs if source is not None and int(i) not in read):
+                whole = graph.tensors[int(op.inputs[source])]
+                changed |= part.type != whole.type
+                part.type, part.quantization = whole.type, whole.quantization
+    return flatbuffer.dump(model) if changed else content
 
 
 def _refusal(candidate: Candidate, error: Exception) -> ConversionError:

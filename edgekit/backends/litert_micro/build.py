@@ -10,7 +10,6 @@ from edgekit import plugins
 from edgekit.backends import Artifact, Candidate, Context
 from edgekit.backends.litert_micro import vela
 from edgekit.budget import Part, format_size, model_part, tflm_kernels
-from edgekit.errors import ConversionError
 from edgekit.formats import Model, tflite, tflm
 from edgekit.graph import Graph
 from edgekit.legalize import tflite_micro
@@ -21,17 +20,9 @@ COMPILED = "-npu"
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     """Prepare the float model for pools instead of means, and let the quantizer read it; an integer model keeps its integers."""
-    if model.path is None:
-        raise ConversionError(f"{model.name}: TensorFlow Lite Micro needs a .tflite file")
     quantizer = plugins.load("edgekit.backends", context.target.options.get("quantizer", "litert"))
-    own, notices = quantizer.own_precision(model), tuple[str, ...]()
-    if own in ("w8", "w8-dynamic"):
-        tflite_micro.refuse(tflite.graph(model.path), model.name)
-    if own is None:
-        tflite_micro.refuse_loops(tflite.graph(model.path), model.name)
-        path, notices = tflite_micro.pool_means(model.path, context.workdir / "pooled.tflite")
-        model = dataclasses.replace(model, path=path)
-    build = quantizer.prepare(model, dataclasses.replace(context, io="int8"))
+    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir)
+    build = quantizer.prepare(prepared, dataclasses.replace(context, io="int8"))
     return lambda candidate: _finish(build(candidate), context, notices)
 
 

@@ -24,17 +24,9 @@ PROOFS = 4
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     """Let the quantizer read the model once (means over the whole map as pools); the result generates C for one candidate a call."""
-    if model.path is None:
-        raise ConversionError(f"{model.name}: C is generated from a .tflite file")
     quantizer = plugins.load("edgekit.backends", context.target.options.get("quantizer", "litert"))
-    own, notices = quantizer.own_precision(model), tuple[str, ...]()
-    if own in ("w8", "w8-dynamic"):
-        tflite_micro.refuse(tflite.graph(model.path), model.name)
-    if own is None:
-        tflite_micro.refuse_loops(tflite.graph(model.path), model.name)
-        path, notices = tflite_micro.pool_means(model.path, context.workdir / "pooled.tflite")
-        model = dataclasses.replace(model, path=path)
-    build = quantizer.prepare(model, dataclasses.replace(context, io="int8"))
+    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir)
+    build = quantizer.prepare(prepared, dataclasses.replace(context, io="int8"))
     return lambda candidate: _finish(build(candidate), context, notices)
 
 

@@ -18,6 +18,8 @@ from edgekit.virtual.cortex_m.boards import BOARDS, PROGRAMS
 
 _ON_THE_CORE = "micro-c"
 _INTERPRETER = "tflm"
+_BESIDE_NPU = "tflm-ethos-u"
+"""Asked of this machine, which says why it cannot be run."""
 
 
 def connect(name: str, options: Mapping[str, Any]) -> VirtualCore:
@@ -62,9 +64,10 @@ class VirtualCore:
         No latency is taken: how long emulation takes says nothing of a chip. Raises what `local:` raises, `RunnerError` for another runtime.
         """
         asked = contract.read_job(job)
-        if asked.runtime not in (_ON_THE_CORE, _INTERPRETER):
+        if asked.runtime not in (_ON_THE_CORE, _INTERPRETER, _BESIDE_NPU):
             raise RunnerError(f"{self._board.core} runs {_ON_THE_CORE} and {_INTERPRETER}, not {asked.runtime}", stage="library")
-        accelerator = self._board.core if asked.runtime == _ON_THE_CORE or tflm.tree() else "cpu"
+        on_core = asked.runtime == _ON_THE_CORE or (asked.runtime == _INTERPRETER and tflm.tree() is not None)
+        accelerator = self._board.core if on_core else "cpu"
         with tempfile.TemporaryDirectory(prefix="edgekit-mcu-") as scratch:
             staged = Path(scratch, "job")
             shutil.copytree(job, staged)

@@ -27,6 +27,7 @@ class Board:
     code: Region
     weights: Region
     ram: Region
+    options: tuple[str, ...] = ()
 
     @property
     def flash_bytes(self) -> int:
@@ -39,9 +40,13 @@ _CODE, _RAM = Region(0, 4 * _MIB), Region(0x2000_0000, 4 * _MIB)
 # behind the memory protection controllers only secure aliases are open after reset
 _M33_CODE, _M33_RAM = Region(0x1000_0000, 4 * _MIB), Region(0x3800_0000, 4 * _MIB)
 
+_NRF51 = tuple(part for name in ("flash", "sram") for part in ("-global", f"nrf51-soc.{name}-size={4 * _MIB}"))
+
 BOARDS = {
     board.core: board
     for board in (
+        # the chip has 256 KiB and 16 KiB: QEMU gives its model of it as much as the other boards have
+        Board("cortex-m0", "microbit", "thumbv6m", ("-mcpu=cortex-m0", "-mfloat-abi=soft"), _CODE, _CODE, _RAM, _NRF51),
         Board("cortex-m3", "mps2-an385", "thumbv7m", ("-mcpu=cortex-m3", "-mfloat-abi=soft"), _CODE, _CODE, _RAM),
         Board("cortex-m4", "mps2-an386", "thumbv7em", ("-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"), _CODE, _CODE, _RAM),
         Board("cortex-m7", "mps2-an500", "thumbv7em", ("-mcpu=cortex-m7", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"), _CODE, _CODE, _RAM),

@@ -53,7 +53,7 @@ class Running:
             talk = stack.enter_context((folder / "talk").open("w+b"))
             # one instruction is one nanosecond of the board's clock; no warp when the host is slow
             options = ["-nographic", "-monitor", "none", "-serial", "none", "-semihosting", "-icount", "shift=0"]
-            command = [emulator(), "-M", board.machine, *options, "-kernel", str(firmware.elf)]
+            command = [emulator(), "-M", board.machine, *board.options, *options, "-kernel", str(firmware.elf)]
             self._process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=talk, stderr=talk)
             stack.callback(self._kill)
             self._ticks, self.arena_bytes = self._greet(firmware)
