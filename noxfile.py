@@ -75,6 +75,14 @@ def tests(session: nox.Session) -> None:
     session.run("edgekit", "tools", "install", "kotlin")
     session.run("python", "tests/zoo/fetch.py")
     session.run("pytest", "-q", "-n", "2", "--dist", "loadfile", *(session.posargs or ["--durations=15"]))
+    session.notify("ios", [])
+
+
+@nox.session
+def ios(session: nox.Session) -> None:
+    """The iOS transport by the real pymobiledevice3, which wants newer packages than the Hexagon tools do: it has an environment of its own."""
+    session.install("-q", "-e", ".[ios]", "pytest>=8", *CONSTRAINTS)
+    session.run("pytest", "-q", "tests/test_transport_ios_usb.py", "tests/test_transport_ios.py", env={"PYTHONPATH": str(Path.cwd())})
 
 
 def check(session: nox.Session) -> None:

@@ -34,6 +34,7 @@ SUFFIXES = {
     ".onnx": "onnx",
     ".tflite": "tflite",
     ".mlpackage": "mlprogram",
+    ".mlmodel": "mlprogram",
 }
 
 

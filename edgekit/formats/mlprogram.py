@@ -11,6 +11,7 @@ from edgekit import formats
 from edgekit.errors import ConversionError, UsageError, close_match
 from edgekit.formats import Model
 from edgekit.graph import Graph
+from edgekit.opset import table
 from edgekit.tensors import Array, Arrays, Signature, TensorSpec
 from edgekit.virtual.coreml import package as packages
 from edgekit.virtual.coreml import spec
@@ -29,7 +30,7 @@ def open(reference: str, inputs: Mapping[str, tuple[int, ...]]) -> Model:
     for name in inputs:
         if name not in names:
             raise UsageError(f"{reference} has no input {name!r}", close_match(name, names))
-    notices: list[str] = []
+    notices = _without_meaning(package.program)
     specs = tuple(_input(feature, package.program, inputs, notices) for feature in package.program.features_in)
     model = Model("mlprogram", Path(reference).stem, Signature(specs, ()), package.digest, Path(reference), package, tuple(notices))
     outputs = tuple(TensorSpec(f.name, shape, _dtype(f)) for f, shape in zip(package.program.features_out, _output_shapes(model), strict=True))
@@ -96,6 +97,13 @@ def _input(feature: spec.Feature, program: spec.Program, inputs: Mapping[str, tu
     if feature.channels:
         return TensorSpec(feature.name, (shape[0], *shape[2:], shape[1]), _dtype(feature), layout="NHWC")
     return TensorSpec(feature.name, tuple(shape), _dtype(feature))
+
+
+def _without_meaning(program: spec.Program) -> list[str]:
+    """What no Core ML runs, as far as its operators are known."""
+    known = {*table.load("coreml_cpu").ops, "const", "custom_layer"}
+    unknown = [operation for operation in program.block.operations if operation.type not in known]
+    return [f"operator {operation.type} (layer {operation.name}): Core ML has none of that name" for operation in unknown]
 
 
 def _open(shape: tuple[int, ...]) -> str:

@@ -50,7 +50,7 @@ class Phone(Protocol):
         """Whether a file is there."""
 
     def fetch(self, place: str, folder: Path) -> None:
-        """Copy a folder's files from the phone into the empty `folder`."""
+        """Copy a folder's files, and those of folders inside it, from the phone into the empty `folder`."""
 
     def remove(self, place: str) -> None:
         """Remove a folder from the phone."""

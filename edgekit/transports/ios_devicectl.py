@@ -72,9 +72,11 @@ class Devicectl:
         """Copy a folder from the container."""
         with tempfile.TemporaryDirectory() as scratch:
             self._run("device", "copy", "from", *self._container, "--source", place, "--destination", str(Path(scratch, "result")))
-            for path in Path(scratch, "result").iterdir():
+            for path in sorted(Path(scratch, "result").rglob("*")):
                 if path.is_file() and not path.is_symlink():
-                    shutil.copyfile(path, folder / path.name)
+                    target = folder / path.relative_to(Path(scratch, "result"))
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, target)
 
     def remove(self, place: str) -> None:
         """Nothing: devicectl has no command for it; the app clears old runs when it starts."""

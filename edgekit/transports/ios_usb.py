@@ -89,14 +89,11 @@ class UsbPhone:
         return self._do(work())
 
     def fetch(self, place: str, folder: Path) -> None:
-        """Pull the files of a result folder: it has no folders inside."""
+        """Pull the files of a folder and of those inside it."""
 
         async def work() -> None:
             async with await self._lockdown() as lockdown, await self._documents(lockdown) as documents:
-                for name in await documents.listdir(f"/{place}"):
-                    plain = Path(name).name
-                    if plain == name and not name.startswith("."):
-                        (folder / plain).write_bytes(await documents.get_file_contents(f"/{place}/{name}"))
+                await self._pull(documents, f"/{place}", folder)
 
         self._do(work())
 
@@ -108,6 +105,16 @@ class UsbPhone:
                 await documents.rm(f"/{place}", force=True)
 
         self._do(work())
+
+    async def _pull(self, documents: Any, place: str, folder: Path) -> None:
+        for name in await documents.listdir(place):
+            if Path(name).name != name or name.startswith("."):
+                continue
+            if await documents.isdir(f"{place}/{name}"):
+                (folder / name).mkdir()
+                await self._pull(documents, f"{place}/{name}", folder / name)
+            else:
+                (folder / name).write_bytes(await documents.get_file_contents(f"{place}/{name}"))
 
     async def _lockdown(self) -> Any:
         from pymobiledevice3.lockdown import create_using_usbmux

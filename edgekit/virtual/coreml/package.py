@@ -9,7 +9,7 @@ import struct
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from edgekit.errors import BundleError, UsageError
+from edgekit.errors import BundleError, ConversionError, UsageError
 from edgekit.tensors import Array
 from edgekit.virtual.coreml import packed, spec
 
@@ -66,6 +66,8 @@ def read(folder: Path) -> Package:
 
     Raises `UsageError` when it is not there, `BundleError` when it is damaged, hostile or newer, `ConversionError` when it is no ML Program.
     """
+    if folder.is_file():
+        _refuse_file(folder)
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such package", "an .mlpackage is a folder")
     model = _model_file(folder)
@@ -73,7 +75,28 @@ def read(folder: Path) -> Package:
         data = model.read_bytes()
     except OSError as error:
         raise BundleError(f"{folder.name}: the model specification is missing ({error.strerror})") from error
-    return Package(folder, model, spec.parse(data), _digest(folder))
+    package = Package(folder, model, spec.parse(data), _digest(folder))
+    _check_blobs(package.program.block, package)
+    return package
+
+
+def _refuse_file(path: Path) -> None:
+    """An .mlmodel file is a specification alone: what kind it holds is said by reading it."""
+    if path.suffix == ".mlmodel":
+        spec.parse(path.read_bytes())
+        raise ConversionError(f"{path.name} is an ML Program outside its package, without weights", "give the .mlpackage folder")
+    raise BundleError(f"{path.name} is a file, and an .mlpackage is a folder", "copy the whole folder; an archive of it must be unpacked first")
+
+
+def _check_blobs(block: spec.Block, package: Package) -> None:
+    """Every weight that the program names is there in full. Raises `BundleError`."""
+    for operation in block.operations:
+        for value in operation.attributes.values():
+            if value.kind == "blob":
+                file, offset = value.payload
+                _stored_bytes(_weights(package, file), offset, value.type)
+        for inner in operation.blocks:
+            _check_blobs(inner, package)
 
 
 def _model_file(folder: Path) -> Path:
@@ -119,12 +142,16 @@ def blob(package: Package, file: str, offset: int, kind: spec.Type) -> Array:
 
     Raises `BundleError` when the file is absent, truncated, or holds something else there.
     """
-    if not file.startswith(WEIGHTS_PREFIX):
-        raise BundleError(f"the weight file {file!r} is not under {WEIGHTS_PREFIX}")
-    path = inside(package.data, file.removeprefix(WEIGHTS_PREFIX))
+    path = _weights(package, file)
     size = _stored_bytes(path, offset, kind)
     data = packed.read(path, size.offset, size.length)
     return packed.unpack(data, kind.dtype, kind.shape)
+
+
+def _weights(package: Package, file: str) -> Path:
+    if not file.startswith(WEIGHTS_PREFIX):
+        raise BundleError(f"the weight file {file!r} is not under {WEIGHTS_PREFIX}")
+    return inside(package.data, file.removeprefix(WEIGHTS_PREFIX))
 
 
 @dataclasses.dataclass(frozen=True)
