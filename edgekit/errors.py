@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -79,6 +80,18 @@ def close_match(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+
+
+def first_line(error: Exception, most: int = 200) -> str:
+    """What a foreign exception says, in one line: without ONNX Runtime's status, source lines and signatures, which tell a user nothing."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"Non-zero status code returned while running (\w+) node\. Name:'(.*?)' Status Message: ", _running, text)
+    return re.sub(r"/onnxruntime_src/\S+:\d+ .*?\) (?:\[with [^]]*\] )?", "", text).strip()[:most] or type(error).__name__
+
+
+def _running(found: re.Match[str]) -> str:
+    return f"{found[1]} in layer {found[2]}: " if found[2] else f"{found[1]}: "
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:

@@ -10,13 +10,25 @@ import pytest
 
 from edgekit import formats
 from edgekit.formats import onnx as onnx_format
-from edgekit.legalize import onnx_fuse, onnx_norms, onnx_prepare, onnx_rank, onnx_resize, onnx_rules, onnx_split
+from edgekit.legalize import (
+    onnx_functions,
+    onnx_fuse,
+    onnx_norms,
+    onnx_places,
+    onnx_prepare,
+    onnx_rank,
+    onnx_resize,
+    onnx_rules,
+    onnx_split,
+    onnx_windows,
+)
 from edgekit.qdq import protos
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
-RULES = {rule.name: rule for rule in reversed((*onnx_fuse.RULES, *onnx_split.RULES, *onnx_norms.RULES, *onnx_resize.RULES, *onnx_rank.RULES))}
+MODULES = (onnx_fuse, onnx_split, onnx_norms, onnx_resize, onnx_windows, onnx_places, onnx_rank)
+RULES = {rule.name: rule for rule in reversed([rule for module in MODULES for rule in module.RULES])}
 F = np.float32
 
 
@@ -41,6 +53,9 @@ SIX = {"three": F(3), "low": F(0), "high": F(6), "six": F(6), "sixth": F(1 / 6),
 NORM = {"eps": F(1e-5), "two": F(2), "g": np.linspace(0.5, 2, 6).astype(F), "b": np.linspace(-1, 1, 6).astype(F)}
 CHANNELS = {name: np.linspace(0.4, 1.6, 4).astype(F) for name in ("scale", "bias", "mean", "var")}
 LAYER = "m = ReduceMean <axes = [-1]> (x) d = Sub (x, m) q = Pow (d, two) v = ReduceMean <axes = [-1]> (q) w = Add (v, eps) s = Sqrt (w)"
+
+KERNELS = {"k": np.random.default_rng(2).standard_normal((4, 2, 3, 3)).astype(F), "b2": np.array([1, -2], F)}
+SCATTER = {"places": np.array([[[[0, 1, 2], [5, -2, 0]]] * 2]).reshape(1, 2, 2, 3), "news": np.linspace(-9, 9, 12).reshape(1, 2, 2, 3).astype(F)}
 
 CASES = [
     Case("gelu", f"{ERF} h = Mul (x, half) y = Mul (h, a)", "Erf", "Gelu", f"{ERF} h = Mul (x, other) y = Mul (h, a)", GELU),
@@ -102,7 +117,57 @@ CASES = [
     Case("thresholded-relu", "y = ThresholdedRelu <alpha = 0.5> (x)", "ThresholdedRelu", "Where", "y = LeakyRelu (x)"),
     Case("gather-indices", "y = Gather <axis = 1> (x, last)", "", "Gather", "y = Gather <axis = 1> (x, first)",
          {"last": np.array([-1, 2]), "first": np.array([0, 2])}),
-    Case("pow", "y = Pow (x, two)", "Pow", "Mul", "y = Pow (x, eps)", {**NORM, "eps": F(3)}),
+    Case("pow", "y = Pow (x, two)", "Pow", "Mul", "y = Pow (x, eps)", {**NORM, "eps": F(2.5)}),
+    Case("pow", "y = Pow (x, whole)", "", "Pow", "y = Pow (x, eps)", {"whole": np.array([1, 2, 3, 2, 1, 2], np.int32), "eps": F(2.5)}),
+    Case("sum-of-two", "a = Abs (x) y = Sum (x, a)", "Sum", "Add", "y = Sum (x, x, x)"),
+    Case("acos", "t = Tanh (x) y = Acos (t)", "Acos", "Asin", "t = Tanh (x) y = Asin (t)"),
+    Case("sinh", "y = Sinh (x)", "Sinh", "Exp", "y = Sin (x)"),
+    Case("cosh", "y = Cosh (x)", "Cosh", "Exp", "y = Cos (x)"),
+    Case("asinh", "y = Asinh (x)", "Asinh", "Log", "y = Atan (x)"),
+    Case("acosh", "c = Exp (x) d = Add (c, one) y = Acosh (d)", "Acosh", "Log", "y = Cosh (x)", GELU),
+    Case("atanh", "a = Tanh (x) b = Mul (a, half) y = Atanh (b)", "Atanh", "Log", "y = Tanh (x)", GELU),
+    Case("l1-normalization", "y = LpNormalization <p = 1, axis = 1> (x)", "LpNormalization", "ReduceSum", "y = LpNormalization <axis = 1> (x)"),
+    Case("reduce-nothing", "a = ReduceSum <noop_with_empty_axes = 1> (x) y = Abs (a)", "ReduceSum", "Identity", "y = ReduceSum (x)"),
+    Case("conv-transpose", "y = ConvTranspose <strides = [2, 2], output_padding = [1, 1]> (x, k, b2)", "", "ConvTranspose",
+         "y = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1], output_padding = [1, 1]> (x, k, b2)", KERNELS),
+    Case("conv-transpose", "y = ConvTranspose <strides = [2, 1], dilations = [2, 3], pads = [1, 0, 0, 2]> (x, k)", "", "ConvTranspose",
+         "y = ConvTranspose <strides = [2, 1]> (x, k)", KERNELS),
+    Case("conv-transpose", 'y = ConvTranspose <strides = [3, 2], dilations = [2, 1], auto_pad = "SAME_UPPER", group = 2> (x, k)', "", "ConvTranspose",
+         'y = ConvTranspose <strides = [2, 2], auto_pad = "SAME_LOWER"> (x, k)', KERNELS),
+    Case("conv-transpose", "y = ConvTranspose <strides = [3, 2], dilations = [3, 2], output_shape = [20, 12]> (x, k)", "", "ConvTranspose",
+         "y = ConvTranspose <strides = [3, 2], output_shape = [18, 11]> (x, k)", KERNELS),
+    Case("conv-transpose", "y = ConvTranspose <strides = [3, 2], output_shape = [20, 13]> (x, k, b2)", "", "ConvTranspose",
+         "y = ConvTranspose <strides = [3, 2], output_shape = [17, 12]> (x, k, b2)", KERNELS),
+    Case("average-pool-ceil", "y = AveragePool <kernel_shape = [3, 2], strides = [2, 4], ceil_mode = 1> (x)", "", "AveragePool",
+         "y = AveragePool <kernel_shape = [3, 2], strides = [2, 4], pads = [1, 1, 1, 1], ceil_mode = 1, count_include_pad = 1> (x)"),
+    Case("average-pool-padding", "y = AveragePool <kernel_shape = [3, 3], pads = [2, 2, 2, 2]> (x)", "AveragePool", "Conv",
+         "y = AveragePool <kernel_shape = [3, 3], strides = [2, 1]> (x)"),
+    Case("average-pool-padding",
+         "y = AveragePool <kernel_shape = [3, 2], strides = [2, 3], pads = [1, 1, 1, 0], ceil_mode = 1, count_include_pad = 1> (x)",
+         "AveragePool", "Conv", "y = MaxPool <kernel_shape = [3, 2], pads = [1, 1, 1, 0]> (x)"),
+    Case("average-pool-padding", 'y = AveragePool <kernel_shape = [4, 3], strides = [2, 1], auto_pad = "SAME_LOWER"> (x)', "AveragePool", "Conv",
+         "y = GlobalAveragePool (x)"),
+    Case("average-pool-padding", "y = AveragePool <kernel_shape = [2, 3], dilations = [2, 1]> (x)", "AveragePool", "Conv",
+         "y = AveragePool <kernel_shape = [2, 3]> (x)", opset=19),
+    Case("max-pool-ceil", "y = MaxPool <kernel_shape = [3, 3], strides = [2, 4], pads = [1, 0, 1, 0], ceil_mode = 1> (x)", "", "MaxPool",
+         "y = MaxPool <kernel_shape = [3, 3], pads = [1, 0, 1, 0]> (x)"),
+    Case("scatter", "y = ScatterElements <axis = 2> (x, places, news)", "ScatterElements", "Where",
+         "n = Abs (places) y = ScatterElements (x, n, news)", SCATTER),
+    Case("scatter", 'y = ScatterElements <axis = 2, reduction = "add"> (x, places, news)', "ScatterElements", "Add",
+         'y = ScatterElements <axis = 2, reduction = "add"> (x, same, news)', {**SCATTER, "same": np.zeros((1, 2, 2, 3), np.int64)}, opset=18),
+    Case("scatter-nd", "y = ScatterND (x, rows, row)", "ScatterND", "Where", "n = Abs (rows) y = ScatterND (x, n, row)",
+         {"rows": np.array([[0, 3], [0, -4]]), "row": np.linspace(0, 1, 72).reshape(2, 6, 6).astype(F)}),
+    Case("pad-axes", "y = Pad (x, wide, one, over)", "", "Pad", "y = Pad (x, all, one)",
+         {"wide": np.array([1, 0, 2, -1]), "over": np.array([-1, 1]), "one": F(1), "all": np.array([0, 0, 1, 0, 0, 0, 0, 2])}, opset=18),
+    Case("resize-axes", 'y = Resize <axes = [2, 3], keep_aspect_ratio_policy = "not_larger"> (x, , , two)', "", "Resize", "y = Resize (x, , scales)",
+         {"two": np.array([9, 20]), "scales": np.array([1, 1, 2, 2], F)}, opset=18),
+    Case("resize-axes", 'y = Resize <axes = [3, 2], mode = "linear"> (x, , some)', "", "Resize", "y = Resize (x, , scales)",
+         {"some": np.array([2, 1.4], F), "scales": np.array([1, 1, 2, 2], F)}, opset=18),
+    Case("resize-interpolation", 'y = Resize <mode = "linear"> (x, , scales)', "Resize", "MatMul", "y = Resize (x, , scales)",
+         {"scales": np.array([1, 1, 0.6, 1.7], F)}),
+    Case("resize-interpolation", 'y = Resize <mode = "cubic", antialias = 1, cubic_coeff_a = -0.5> (x, , scales)', "Resize", "MatMul",
+         'y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (x, roi, scales)',
+         {"scales": np.array([1, 1, 0.5, 1], F), "roi": np.array([0, 0, 0, 0, 1, 1, 1, 1], F)}, opset=18),
     Case("rank", "r = Reshape (x, six) t = Transpose <perm = [0, 1, 4, 2, 5, 3]> (r) y = Reshape (t, out)", "", "Reshape",
          "r = Reshape (x, six) a = Abs (r) t = Transpose <perm = [0, 1, 4, 2, 5, 3]> (a) y = Reshape (t, out)",
          {"six": np.array([1, 1, 2, 2, 6, 6]), "out": np.array([1, 1, 12, 12])}),
@@ -178,3 +243,53 @@ def test_a_rewrite_that_changes_values_is_left_out(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(onnx_fuse, "RULES", (wrong,))
     made = onnx_rules.legalize(prepared("e = Exp (x) a = Add (e, one) y = Log (a)", **GELU), "hexagon")
     assert "Exp" in types(made.model) and any("left as it is" in notice for notice in made.notices)
+
+
+@pytest.mark.parametrize(("kind", "body", "gone"), [
+    ("Attention", "y = Attention <q_num_heads = 2, kv_num_heads = 2> (r, r, r, , , )", {"Attention"}),
+    ("MeanVarianceNormalization", "y = MeanVarianceNormalization (x)", {"MeanVarianceNormalization"}),
+    ("LayerNormalization", "n, y = LayerNormalization <axis = 2> (x, g)", {"LayerNormalization"}),
+    ("RMSNormalization", "y = RMSNormalization <axis = 2> (x, g)", {"RMSNormalization"}),
+    ("Mish", "y = Mish (x)", {"Mish"}),
+    ("Shrink", "y = Shrink <lambd = 0.5, bias = 0.1> (x)", {"Shrink", "CastLike"}),
+    ("SoftmaxCrossEntropyLoss", "y = SoftmaxCrossEntropyLoss (x, labels)", {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}),
+])  # fmt: skip
+def test_what_the_target_lacks_is_written_out_as_the_standard_defines_it(kind: str, body: str, gone: set[str]) -> None:
+    rows = "r = Reshape (x, rows) " if kind == "Attention" else ""
+    values = {"g": np.linspace(0.5, 2, 36).reshape(6, 6).astype(F), "rows": np.array([1, 12, 12]), "labels": np.full((1, 6, 6), 2)}
+    used = {name: value for name, value in values.items() if name in rows + body}
+    model = model_of(rows + body, Case("", body, "", "", "", used, opset=24))
+    made, told = onnx_functions.written_out(model, "hexagon")
+    assert not types(made) & gone and kind in types(model)
+    assert told[0].startswith(f"{kind}: 1 x written out")
+    feeds = [{"x": np.random.default_rng(3).uniform(-4, 4, (1, 4, 6, 6)).astype(F)}]
+    assert onnx_rules.difference(model, made, feeds) < 1e-5
+    assert onnx_functions.written_out(model, "hexagon", {kind})[0] is model
+
+
+def test_what_has_no_definition_without_a_loop_is_left_alone() -> None:
+    model = model_of("e = Erf (x) y = Hardmax (e)", Case("", "", "", "", ""))
+    assert onnx_functions.written_out(model, "hexagon") == (model, ())
+    node = onnx.helper.make_node("Range", ["a", "b", "c"], ["y"])
+    assert onnx_functions.definition(node, {}, model.handle) is None
+
+
+def test_the_part_of_a_split_that_has_no_length_is_taken_away() -> None:
+    made = prepared("a, b = Split <axis = 1> (x, lengths) y = Abs (a)", lengths=np.array([4, 0]))
+    assert "Split" not in types(made.model) or all(len(node.output) == 1 for node in made.model.handle.graph.node if node.op_type == "Split")
+
+
+def test_a_graph_that_the_simplifier_fails_on_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxslim
+
+    def fails(_: object) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(onnxslim, "slim", fails)
+    made = prepared("a = Abs (x) y = Sqrt (a)")
+    assert types(made.model) == {"Abs", "Sqrt"} and "could not be simplified: list index out of range: it is taken as it is" in made.notices[0]
+
+
+def test_an_empty_list_of_axes_means_all_of_them() -> None:
+    model = model_of("y = ReduceSum (x, none)", Case("", "", "", "", "", {"none": np.zeros(0, np.int64)}))
+    assert model.signature.outputs[0].shape == (1, 1, 1, 1)

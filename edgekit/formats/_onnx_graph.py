@@ -132,3 +132,12 @@ def _refuse_mask(node: Any, used: set[str], name: str) -> None:
 
 def _opset(proto: Any) -> int:
     return next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+
+
+def name_all_axes(proto: Any) -> None:
+    """Leave out the empty list of axes that stands for all of them: shape inference takes it for none."""
+    empty = {tensor.name for tensor in proto.graph.initializer if list(tensor.dims) == [0]}
+    for node in proto.graph.node:
+        idle = any(attribute.name == "noop_with_empty_axes" and attribute.i for attribute in node.attribute)
+        if node.op_type.startswith("Reduce") and len(node.input) > 1 and node.input[1] in empty and not idle:
+            del node.input[1:]

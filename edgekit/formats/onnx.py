@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edgekit.errors import ConversionError, UsageError, require
+from edgekit.errors import ConversionError, UsageError, first_line, require
 from edgekit.formats import Model, Session, Shapes, _onnx_view
-from edgekit.formats._onnx_graph import element_type, refuse_custom, switch_to_inference, tensors, value_shape
+from edgekit.formats._onnx_graph import element_type, name_all_axes, refuse_custom, switch_to_inference, tensors, value_shape
 from edgekit.formats._source import DYNAMIC, digest_of_files, fix_shapes, image_layout
 from edgekit.graph import Graph
 from edgekit.tensors import Array, Arrays, Signature, TensorSpec
@@ -27,7 +27,7 @@ def open(reference: str, inputs: Shapes) -> Model:
     try:
         proto = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf raises its own types
-        raise ConversionError(f"{path}: not a readable ONNX file ({_first_line(error)})", "is the file complete?") from error
+        raise ConversionError(f"{path}: not a readable ONNX file ({first_line(error)})", "is the file complete?") from error
     external = _external_files(proto, path.parent)
     if external:
         onnx.external_data_helper.load_external_data_for_model(proto, str(path.parent))
@@ -42,6 +42,7 @@ def from_proto(proto: Any, name: str, digest: str, inputs: Shapes, path: Path | 
     """A model of a `ModelProto` in memory. Raises `ConversionError` as `open`."""
     proto = _checked(proto, name)
     refuse_custom(proto, name)
+    name_all_axes(proto)
     notices = switch_to_inference(proto, name)
     specs, more = fix_shapes(_input_specs(proto, name), inputs)
     _set_input_shapes(proto, specs)
@@ -72,7 +73,7 @@ class OnnxSession:
         try:
             values = self.runtime.run(names, {spec.name: inputs[spec.name] for spec in self.signature.inputs})
         except Exception as error:  # onnxruntime raises its own types
-            raise ConversionError(f"onnxruntime could not run the model: {_first_line(error)}") from error
+            raise ConversionError(f"onnxruntime could not run the model: {first_line(error)}") from error
         return dict(zip(names, values, strict=True))
 
 
@@ -86,7 +87,7 @@ def _runtime_session(proto: Any, name: str) -> Any:
     try:
         return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises its own types
-        raise ConversionError(f"{name}: onnxruntime refuses the model: {_first_line(error)}") from error
+        raise ConversionError(f"{name}: onnxruntime refuses the model: {first_line(error)}") from error
 
 
 def _external_files(proto: Any, folder: Path) -> list[Path]:
@@ -129,7 +130,7 @@ def _checked(proto: Any, name: str) -> Any:
         if not any(node.domain not in ("", "ai.onnx", "ai.onnx.ml") for node in proto.graph.node):
             onnx.checker.check_model(proto)
     except Exception as error:  # the checker and the inliner raise their own types
-        raise ConversionError(f"{name}: not a valid ONNX model: {_first_line(error)}", "is the file complete? export it again") from error
+        raise ConversionError(f"{name}: not a valid ONNX model: {first_line(error)}", "is the file complete? export it again") from error
     return proto
 
 
@@ -141,8 +142,8 @@ def _input_specs(proto: Any, name: str) -> tuple[TensorSpec, ...]:
             continue
         shape, dtype = value_shape(value), element_type(value)
         if shape is None or dtype is None:
-            what = f"{name}: input {value.name} is not a numeric tensor of known rank"
-            raise ConversionError(what, "keep strings, sequences and maps outside the model")
+            what = f"{name}: the input {value.name} is {_kind(value)}, and edgekit takes numeric tensors of known rank and numpy's types"
+            raise ConversionError(what, "keep what is of other types outside the model")
         specs.append(TensorSpec(value.name, shape, dtype, layout=image_layout(shape, dtype, "NCHW")))
     if not specs:
         raise ConversionError(f"{name}: the model takes no input")
@@ -184,10 +185,16 @@ def _output_specs(proto: Any, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec,
     for value in proto.graph.output:
         dtype, shape = element_type(value), shapes[value.name]
         if dtype is None or shape is None:
-            raise UsageError(f"output {value.name} is not a numeric tensor")
+            raise UsageError(f"the output {value.name} is {_kind(value)}, and edgekit takes numeric tensors of numpy's types")
         specs.append(TensorSpec(value.name, shape, dtype, layout=image_layout(shape, dtype, "NCHW")))
     return tuple(specs)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+def _kind(value: Any) -> str:
+    """What a graph input or output is, in a word or two."""
+    import onnx
+
+    if not value.type.HasField("tensor_type"):
+        return f"a {value.type.WhichOneof('value').removesuffix('_type')}" if value.type.WhichOneof("value") else "of no type"
+    kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+    return f"of type {kind}" if value_shape(value) is not None else f"{kind} of unknown rank"

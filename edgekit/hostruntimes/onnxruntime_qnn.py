@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from edgekit.errors import MissingPackageError, RunnerError, require
+from edgekit.errors import MissingPackageError, RunnerError, first_line, require
 from edgekit.hostruntimes import Executable, Runtime, check_options
 from edgekit.hostruntimes.onnxruntime import Bound, assignment, bound
 from edgekit.job import Delegation, Job
@@ -29,6 +29,13 @@ CODES = {
 }
 """What the load errors of phones mean, by QNN's own number (as field reports explain them)."""
 
+
+SENTENCES = {
+    "fallback to CPU EP has been explicitly": "the provider leaves it to the CPU",
+    "Failed to compose Qnn graph": "the provider took it and could not put it into a QNN graph",
+    "Failed to finalize QNN graph": "QNN took it and could not finalize the graph",
+}
+"""What the provider's own phrases say."""
 
 TUNING = ("htp_performance_mode", "htp_graph_finalization_optimization_mode", "vtcm_mb", "rpc_control_latency")
 """Options of the provider that change how fast a phone runs an artifact, not what it computes: a job's `provider.KEY`, here as there."""
@@ -112,15 +119,22 @@ def _session(model: Path, arch: int, soc_model: int, entries: Mapping[str, str],
     device = next(d for d in ort.get_ep_devices() if d.ep_name == PROVIDER)
     options.add_provider_for_devices([device], settings)
     try:
-        return ort.InferenceSession(str(model), options)
+        made = ort.InferenceSession(str(model), options)
     except Exception as error:  # the bindings raise a class of their own per status
         raise RunnerError(explain(str(error)), stage="prepare") from error
+    made.disable_fallback()  # the bindings answer a failing run with a session on the CPU, which hides the failure
+    return made
 
 
 def explain(text: str) -> str:
-    """An error text with what its QNN code means."""
+    """An error text with what its QNN code means, or without what tells a user nothing."""
     code = next((code for code in CODES if re.search(rf"(?<!\d){code}(?!\d)", text)), None)
-    return f"{CODES[code]} (QNN {code}): {text[:300]}" if code else text[:400]
+    if code:
+        return f"{CODES[code]} (QNN {code}): {text[:300]}"
+    turned = re.search(r"OpType:(\w+) with domain:\S+ was inserted using the NHWC format", text)
+    if turned:
+        return f"{turned[1]}, which the provider turned channels-last, is not taken in this form"
+    return next((sentence for known, sentence in SENTENCES.items() if known in text), first_line(RuntimeError(text), 300))
 
 
 def _load(job: Job, artifact: Path) -> Executable:

@@ -128,9 +128,18 @@ def _unbounded(sign: float) -> Callable[..., Any]:
     return replace
 
 
+def _sum_of_two(op: Any, x: Any, y: Any) -> Any:
+    return op.Sum(x, y)
+
+
+def _added(op: Any, x: Any, y: Any) -> Any:
+    return op.Add(x, y)
+
+
 GELU = (_gelu_half_first, _gelu_half_first_scaled, _gelu_half_last, _gelu_half_last_scaled, _gelu_half_inside, _gelu_half_inside_scaled)
 
 RULES = (
+    Rule("sum-of-two", "it is an addition", ("Sum",), ("Add",), (_sum_of_two,), _added, commutes=False),
     Rule("gelu", "written out with Erf, which NPUs lack", ("Erf", "Mul", "Add"), ("Gelu",), GELU, _gelu, opset=20),
     Rule("softplus", "written out with Exp, which overflows in half precision and rounds 1 away", ("Exp", "Add", "Log"), ("Softplus",),
          (_softplus_written_out,), _softplus),

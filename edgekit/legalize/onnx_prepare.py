@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edgekit import formats
-from edgekit.errors import ConversionError, require
+from edgekit.errors import ConversionError, first_line, require
 from edgekit.formats import Model, onnx
 from edgekit.tensors import Array, Signature, TensorSpec
 
@@ -34,7 +34,7 @@ class Prepared:
 def prepare(source: Model) -> Prepared:
     """The prepared graph of an opened ONNX model. Raises `ConversionError` when it does not compute the same."""
     raised, notices = _raised(source.handle)
-    proto = _simplified(raised)
+    proto, more = _plain(raised, source.signature)
     names = _safe_names(proto)
     inputs = {spec.name: names.get(spec.name, _safe(spec.name)) for spec in source.signature.inputs}
     outputs = {spec.name: names[spec.name] for spec in source.signature.outputs}
@@ -46,7 +46,7 @@ def prepare(source: Model) -> Prepared:
     )
     model = Model("onnx", source.name, signature, source.digest, handle=proto)
     _check_equal(source, model, inputs, outputs)
-    return Prepared(model, inputs, outputs, notices)
+    return Prepared(model, inputs, outputs, (*notices, *more))
 
 
 def random_inputs(signature: Signature, seed: int) -> dict[str, Array]:
@@ -73,18 +73,54 @@ def _raised(proto: Any) -> tuple[Any, tuple[str, ...]]:
         return proto, (f"opset {version} could not be raised to {OPSET}: kept",)
 
 
-def _simplified(proto: Any) -> Any:
+def _plain(proto: Any, signature: Signature) -> tuple[Any, tuple[str, ...]]:
+    """The graph simplified; as it is where the simplifier fails. Outputs have their shapes, which inference does not find for every operator."""
+    import onnx
+
+    shaped = onnx.ModelProto()
+    shaped.CopyFrom(proto)
+    for value, spec in zip(shaped.graph.output, signature.outputs, strict=True):
+        kind = value.type.tensor_type.elem_type
+        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, spec.shape))
+    try:
+        return simplified(shaped), ()
+    except ConversionError as error:
+        return onnx.shape_inference.infer_shapes(shaped, data_prop=True), (f"{error.message}: it is taken as it is",)
+
+
+def simplified(proto: Any) -> Any:
+    """A copy with constants folded, what nothing reads removed, and shapes inferred. Raises `ConversionError` when that fails."""
     import onnx
 
     onnxslim = require("onnxslim", extra="onnx", purpose="simplifying an ONNX model")
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     try:
-        slim = onnxslim.slim(copy)
+        slim = onnxslim.slim(_without_empty_parts(copy))
         return onnx.shape_inference.infer_shapes(slim, data_prop=True)
     except Exception as error:  # onnxslim raises whatever its passes raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        reason = first_line(error)
         raise ConversionError(f"the ONNX graph could not be simplified: {reason}") from error
+
+
+def _without_empty_parts(proto: Any) -> Any:
+    """Take away what a Split gives of no length and nothing reads: targets have no tensors without elements."""
+    import numpy as np
+    import onnx
+
+    sizes = {t.name: onnx.numpy_helper.to_array(t).tolist() for t in proto.graph.initializer if t.data_type == onnx.TensorProto.INT64 and t.dims}
+    read = {name for node in proto.graph.node for name in node.input} | {value.name for value in proto.graph.output}
+    for node in proto.graph.node:
+        lengths = sizes.get(node.input[1], []) if node.op_type == "Split" and len(node.input) > 1 else []
+        kept = [(length, name) for length, name in zip(lengths, node.output, strict=False) if length or name in read]
+        if not lengths or len(kept) == len(lengths) or len(node.output) != len(lengths):
+            continue
+        name = f"{node.input[1]}/{kept[0][1]}"
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([length for length, _ in kept], np.int64), name))
+        node.input[1] = name
+        del node.output[:]
+        node.output.extend(name for _, name in kept)
+    return proto
 
 
 def _safe(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Nearest-neighbor Resize in a form that the target computes as ONNX defines it, or as a Gather of rows and columns."""
+"""Resize in a form that the target computes as ONNX defines it, as a Gather of rows and columns, or as products with interpolation weights."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from edgekit.errors import require
 from edgekit.legalize.onnx_rules import Rule
 from edgekit.legalize.onnx_values import array, attribute, constant, shape
+from edgekit.tensors import Array
+
+MOST_PLACES = 65536
+"""Larger planes are left to the target's own interpolation: as products they would cost more than the layers around them."""
 
 
 def neighbors(count: int, result: int, scale: float, place: str, how: str) -> tuple[int, ...] | None:
@@ -28,6 +33,10 @@ def neighbors(count: int, result: int, scale: float, place: str, how: str) -> tu
     if place not in places or how not in rounds:
         return None
     return tuple(min(max(rounds[how](places[place](x)), 0), count - 1) for x in range(result))
+
+
+def _rule(name: str, replace: Callable[..., Any], reason: str, *gives: str) -> Rule:
+    return Rule(name, reason, ("Resize",), ("Resize", *gives), (_resize,), replace, splits=True, commutes=False)
 
 
 def _resize(op: Any, x: Any) -> Any:
@@ -68,7 +77,74 @@ def _scales(node: Any, before: Sequence[int], after: Sequence[int]) -> list[floa
     return [a / b for a, b in zip(after, before, strict=True)]
 
 
+def _plain(op: Any, x: Any, out: Any) -> Any:
+    """Sizes of all axes, instead of some of them or a ratio to keep."""
+    node, before, after = out.producer(), shape(x), shape(out)
+    if before is None or after is None or not (attribute(node, "axes", None) or attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch"):
+        return None
+    axes = [axis % len(before) for axis in attribute(node, "axes", range(len(before)))]
+    given = array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    kept = {name: value.value for name, value in node.attributes.items() if name not in ("axes", "keep_aspect_ratio_policy")}
+    if given is None or not given.size:
+        return op.Resize(x, None, None, constant(op, after, "int64"), **kept)
+    scales = [1.0] * len(before)
+    for place, axis in enumerate(axes):
+        scales[axis] = float(given[place])
+    return op.Resize(x, None, constant(op, scales), **kept)
+
+
+def _interpolated(op: Any, x: Any, out: Any) -> Any:
+    """A product with the weights of each axis that changes: interpolation is linear, and one axis knows nothing of the other."""
+    node, before, after = out.producer(), shape(x), shape(out)
+    mode = attribute(node, "mode", "nearest")
+    if (
+        before is None
+        or after is None
+        or mode not in ("linear", "cubic")
+        or attribute(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    ):
+        return None
+    changed = [axis for axis in range(len(before)) if before[axis] != after[axis]]
+    if not changed or any(axis < len(before) - 2 for axis in changed) or before[-1] * before[-2] > MOST_PLACES:
+        return None
+    scales, result = _scales(node, before, after), x
+    for axis in changed:
+        weights = constant(op, interpolation(node, before[axis], after[axis], scales[axis]))
+        if axis == len(before) - 1:
+            result = op.MatMul(result, weights)
+        else:
+            turn = [*range(len(before) - 2), len(before) - 1, len(before) - 2]
+            result = op.Transpose(op.MatMul(op.Transpose(result, perm=turn), weights), perm=turn)
+    return result
+
+
+def interpolation(node: Any, count: int, result: int, scale: float) -> Array:
+    """What each of `count` places gives to each of `result` places, [count, result]: the operator's own answer for each place alone."""
+    import numpy as np
+    import onnx
+
+    kept = ("mode", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "antialias")
+    attributes = {name: node.attributes[name].value for name in kept if name in node.attributes}
+    graph = onnx.parser.parse_graph(f"g (float[1, 1, {count}, {count}] x) => (float[1, 1, {count}, {result}] y) {{ y = Identity (x) }}")
+    del graph.node[:]
+    graph.node.append(onnx.helper.make_node("Resize", ["x", "", "scales"], ["y"], **attributes))
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1, 1, scale], np.float32), "scales"))
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8)
+    session = require("onnxruntime", extra="onnx", purpose="running an ONNX model").InferenceSession(
+        made.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    found: Array = session.run(None, {"x": np.eye(count, dtype=np.float32)[None, None]})[0][0, 0]
+    return found
+
+
 RULES = (
-    Rule("resize-nearest", "the target takes other neighbors for this form", ("Resize",), ("Resize", "Gather"), (_resize,), _exact,
-         splits=True, commutes=False),
-)  # fmt: skip
+    _rule("resize-axes", _plain, "the target takes sizes of all axes"),
+    _rule("resize-nearest", _exact, "the target takes other neighbors for this form", "Gather"),
+    _rule(
+        "resize-interpolation",
+        _interpolated,
+        "the target interpolates this form otherwise: a product with the weights of each axis",
+        "MatMul",
+        "Transpose",
+    ),
+)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from edgekit import opset
-from edgekit.errors import require
+from edgekit.errors import ConversionError, require
 from edgekit.formats import Model, _onnx_view
 from edgekit.formats import onnx as onnx_format
 from edgekit.legalize.onnx_prepare import Prepared, random_inputs
@@ -43,24 +43,41 @@ class Rule:
 
 def legalize(prepared: Prepared, delegate: str, samples: Sequence[Arrays] = ()) -> Prepared:
     """The prepared model with the rules applied that `delegate` needs. `samples` (by the source's names) prove equality beside random inputs."""
-    from edgekit.legalize import onnx_fuse, onnx_norms, onnx_rank, onnx_resize, onnx_split
+    from edgekit.legalize import onnx_functions, onnx_fuse, onnx_norms, onnx_places, onnx_rank, onnx_resize, onnx_split, onnx_windows
 
-    model, notices = prepared.model, list(prepared.notices)
-    feeds = [*_feeds(prepared, samples[:2]), random_inputs(model.signature, 1)]
-    for rule in (*onnx_fuse.RULES, *onnx_split.RULES, *onnx_norms.RULES, *onnx_resize.RULES, *onnx_rank.RULES):
-        if not _wanted(rule, model, delegate):
-            continue
-        proto, count = apply(rule, model.handle)
-        if not count:
-            continue
-        changed = dataclasses.replace(model, handle=proto)
-        worst = difference(model, changed, feeds)
-        if worst > TOLERANCE:
-            notices.append(f"{rule.name}: left as it is: the other form differs by {worst:.2g} of the output")
-            continue
-        model = changed
-        notices.append(f"{rule.name}: {count} x: {rule.reason}")
+    modules = (onnx_fuse, onnx_split, onnx_norms, onnx_resize, onnx_windows, onnx_places, onnx_rank)
+    rules = tuple(rule for module in modules for rule in module.RULES)
+    own = frozenset(kind for rule in rules if rule.splits for kind in rule.removes)
+    model, feeds, notices = prepared.model, [*_feeds(prepared, samples[:2]), random_inputs(prepared.model.signature, 1)], list(prepared.notices)
+    for left_alone in (own, frozenset[str]()):  # the definition of an operator only where no rule knows better
+        defined, told = onnx_functions.written_out(model, delegate, left_alone)
+        model = _proven(model, defined, feeds, told, notices)
+        for rule in rules if left_alone or told else ():
+            model = _ruled(rule, model, delegate, feeds, notices)
     return dataclasses.replace(prepared, model=model, notices=tuple(notices))
+
+
+def _ruled(rule: Rule, model: Model, delegate: str, feeds: Sequence[Arrays], notices: list[str]) -> Model:
+    if not _wanted(rule, model, delegate):
+        return model
+    proto, count = apply(rule, model.handle)
+    return _proven(model, dataclasses.replace(model, handle=proto), feeds, (f"{rule.name}: {count} x: {rule.reason}",) if count else (), notices)
+
+
+def _proven(model: Model, changed: Model, feeds: Sequence[Arrays], told: Sequence[str], notices: list[str]) -> Model:
+    """`changed` where it computes the same and there is something to tell; what is told goes to `notices`."""
+    if not told:
+        return model
+    try:
+        worst = difference(model, changed, feeds)
+    except ConversionError as error:
+        notices.append(f"{told[0].partition(':')[0]}: left as it is: the other form does not run: {error.message}")
+        return model
+    if worst <= TOLERANCE:
+        notices.extend(told)
+        return changed
+    notices.append(f"{told[0].partition(':')[0]}: left as it is: the other form differs by {worst:.2g} of the output")
+    return model
 
 
 def _feeds(prepared: Prepared, samples: Sequence[Arrays]) -> list[dict[str, Array]]:
@@ -103,8 +120,10 @@ def _change(before: Array, after: Array) -> float:
         return float("inf")
     if np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
         return 0.0
-    if before.dtype.kind != "f" or not (np.isfinite(before).all() and np.isfinite(after).all()):
+    finite = np.isfinite(before)
+    if before.dtype.kind != "f" or not np.array_equal(before[~finite], after[~finite], equal_nan=True):
         return float("inf")
+    before, after = before[finite], after[finite]
     return float(np.abs(before.astype(np.float64) - after).max() / max(float(np.abs(before).max()), 1e-12))
 
 

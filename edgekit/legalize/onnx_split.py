@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -170,36 +171,99 @@ def _negative_indices(op: Any, x: Any, out: Any) -> Any:
 
 
 def _pow(op: Any, x: Any, out: Any) -> Any:
-    exponent = number(out.producer().inputs[1])
-    return {1.0: lambda: op.Identity(x), 2.0: lambda: op.Mul(x, x), 0.5: lambda: op.Sqrt(x)}.get(exponent or 0.0, lambda: None)()
+    exponent = out.producer().inputs[1]
+    known = {1.0: lambda: op.Identity(x), 2.0: lambda: op.Mul(x, x), 0.5: lambda: op.Sqrt(x), 3.0: lambda: op.Mul(op.Mul(x, x), x)}
+    value, values = number(exponent), array(exponent)
+    if value in known:
+        return known[value]()
+    return None if values is None or values.dtype == "float32" else op.Pow(x, constant(op, values))
 
 
-def _split(name: str, kind: str, gives: tuple[str, ...], replace: Callable[..., Any], reason: str = "") -> Rule:
+def _acos(op: Any, x: Any, **_: Any) -> Any:
+    return op.Sub(constant(op, math.pi / 2), op.Asin(x))
+
+
+def _hyperbolic(kind: str) -> Callable[..., Any]:
+    """Half the sum or difference of the exponentials."""
+
+    def replace(op: Any, x: Any, **_: Any) -> Any:
+        return op.Mul(getattr(op, kind)(op.Exp(x), op.Exp(op.Neg(x))), constant(op, 0.5))
+
+    return replace
+
+
+def _asinh(op: Any, x: Any, **_: Any) -> Any:
+    """Odd: by the magnitude, so that nothing cancels out."""
+    size = op.Abs(x)
+    return op.Mul(op.Sign(x), op.Log(op.Add(size, op.Sqrt(op.Add(op.Mul(x, x), constant(op, 1.0))))))
+
+
+def _acosh(op: Any, x: Any, **_: Any) -> Any:
+    return op.Log(op.Add(x, op.Sqrt(op.Sub(op.Mul(x, x), constant(op, 1.0)))))
+
+
+def _atanh(op: Any, x: Any, **_: Any) -> Any:
+    one = constant(op, 1.0)
+    return op.Mul(op.Log(op.Div(op.Add(one, x), op.Sub(one, x))), constant(op, 0.5))
+
+
+def _l1_normalization(op: Any, x: Any, out: Any) -> Any:
+    node = out.producer()
+    if attribute(node, "p", 2) != 1:
+        return None
+    return op.Div(x, op.ReduceSum(op.Abs(x), constant(op, [attribute(node, "axis", -1)], "int64"), keepdims=1))
+
+
+def _idle(op: Any, x: Any, out: Any) -> Any:
+    """A reduction over no axes."""
+    node = out.producer()
+    return op.Identity(x) if axes(node) == () and attribute(node, "noop_with_empty_axes", 0) else None
+
+
+def refusing(name: str, kind: str, gives: tuple[str, ...], replace: Callable[..., Any], reason: str = "") -> Rule:
+    """A rule that puts `replace(op, x, out)` in the place of each `kind` that the target refuses."""
     return Rule(name, reason or f"the target has no {kind} of this form", (kind,), gives, (_any(kind),), replace, splits=True, commutes=False)
 
 
 RULES = (
-    _split("reduce-l1", "ReduceL1", ("Abs", "ReduceSum"), _reduce_l1),
-    _split("reduce-l2", "ReduceL2", ("Mul", "ReduceSum", "Sqrt"), _reduce_l2),
-    _split("reduce-sum-square", "ReduceSumSquare", ("Mul", "ReduceSum"), _reduce_sum_square),
-    _split("reduce-log-sum", "ReduceLogSum", ("ReduceSum", "Log"), _reduce_log_sum),
-    _split("reduce-log-sum-exp", "ReduceLogSumExp", ("ReduceMax", "Sub", "Exp", "ReduceSum", "Log", "Add"), _reduce_log_sum_exp),
-    *(Rule("reduce-axes", "a reduction over everything names its axes", (kind,), (kind,), (_any(kind),), _all_axes(kind), commutes=False)
-      for kind in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")),
-    _split("max-pairwise", "Max", ("Max",), _pairwise("Max"), "the target takes two inputs"),
-    _split("min-pairwise", "Min", ("Min",), _pairwise("Min"), "the target takes two inputs"),
-    _split("sum-pairwise", "Sum", ("Add",), _pairwise("Add"), "the target takes two inputs"),
-    _split("mean-pairwise", "Mean", ("Add", "Mul"), _mean, "the target takes two inputs"),
-    _split("gemm-factors", "Gemm", ("Gemm", "Transpose"), _gemm, "the target takes no factors"),
-    _split("gemm-matrix", "Gemm", ("Gemm", "Add"), _gemm_with_matrix, "the target takes one value an output"),
-    _split("reciprocal", "Reciprocal", ("Div",), _reciprocal),
-    _split("tan", "Tan", ("Sin", "Cos", "Div"), _tan),
-    _split("celu", "Celu", ("Elu", "Mul"), _celu),
-    _split("selu", "Selu", ("Elu", "Mul"), _selu),
-    _split("softsign", "Softsign", ("Abs", "Add", "Div"), _softsign),
-    _split("prelu", "PRelu", ("Relu", "Neg", "Mul", "Sub"), _prelu),
-    _split("thresholded-relu", "ThresholdedRelu", ("Greater", "Where"), _thresholded_relu),
-    Rule("gather-indices", "indices below zero count from the end, and targets document the others only", ("Gather",), ("Gather",), (_any("Gather"),),
-         _negative_indices, commutes=False),
-    _split("pow", "Pow", ("Mul", "Sqrt"), _pow),
+    refusing("reduce-l1", "ReduceL1", ("Abs", "ReduceSum"), _reduce_l1),
+    refusing("reduce-l2", "ReduceL2", ("Mul", "ReduceSum", "Sqrt"), _reduce_l2),
+    refusing("reduce-sum-square", "ReduceSumSquare", ("Mul", "ReduceSum"), _reduce_sum_square),
+    refusing("reduce-log-sum", "ReduceLogSum", ("ReduceSum", "Log"), _reduce_log_sum),
+    refusing("reduce-log-sum-exp", "ReduceLogSumExp", ("ReduceMax", "Sub", "Exp", "ReduceSum", "Log", "Add"), _reduce_log_sum_exp),
+    *(
+        Rule("reduce-axes", "a reduction over everything names its axes", (kind,), (kind,), (_any(kind),), _all_axes(kind), commutes=False)
+        for kind in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
+    ),
+    refusing("max-pairwise", "Max", ("Max",), _pairwise("Max"), "the target takes two inputs"),
+    refusing("min-pairwise", "Min", ("Min",), _pairwise("Min"), "the target takes two inputs"),
+    refusing("sum-pairwise", "Sum", ("Add",), _pairwise("Add"), "the target takes two inputs"),
+    refusing("mean-pairwise", "Mean", ("Add", "Mul"), _mean, "the target takes two inputs"),
+    refusing("gemm-factors", "Gemm", ("Gemm", "Transpose"), _gemm, "the target takes no factors"),
+    refusing("gemm-matrix", "Gemm", ("Gemm", "Add"), _gemm_with_matrix, "the target takes one value an output"),
+    refusing("reciprocal", "Reciprocal", ("Div",), _reciprocal),
+    refusing("tan", "Tan", ("Sin", "Cos", "Div"), _tan),
+    refusing("celu", "Celu", ("Elu", "Mul"), _celu),
+    refusing("selu", "Selu", ("Elu", "Mul"), _selu),
+    refusing("softsign", "Softsign", ("Abs", "Add", "Div"), _softsign),
+    refusing("prelu", "PRelu", ("Relu", "Neg", "Mul", "Sub"), _prelu),
+    refusing("thresholded-relu", "ThresholdedRelu", ("Greater", "Where"), _thresholded_relu),
+    Rule(
+        "gather-indices",
+        "indices below zero count from the end, and targets document the others only",
+        ("Gather",),
+        ("Gather",),
+        (_any("Gather"),),
+        _negative_indices,
+        commutes=False,
+    ),
+    refusing("pow", "Pow", ("Mul", "Sqrt", "Pow"), _pow),
+    refusing("acos", "Acos", ("Asin", "Sub"), _acos),
+    refusing("sinh", "Sinh", ("Exp", "Neg", "Sub", "Mul"), _hyperbolic("Sub")),
+    refusing("cosh", "Cosh", ("Exp", "Neg", "Add", "Mul"), _hyperbolic("Add")),
+    refusing("asinh", "Asinh", ("Abs", "Sign", "Log", "Sqrt", "Add", "Mul"), _asinh),
+    refusing("acosh", "Acosh", ("Log", "Sqrt", "Sub", "Add", "Mul"), _acosh),
+    refusing("atanh", "Atanh", ("Log", "Div", "Sub", "Add", "Mul"), _atanh),
+    refusing("l1-normalization", "LpNormalization", ("Abs", "ReduceSum", "Div"), _l1_normalization, "the target divides by the root of squares only"),
+    refusing("reduce-nothing", "ReduceSum", ("Identity",), _idle, "it reduces over no axes"),
 )

@@ -93,16 +93,73 @@ def _tan(_view: View, _operator: Operator) -> str | None:
 
 
 def _gemm(view: View, operator: Operator) -> str | None:
-    bias = view.tensor(operator, 2)
+    bias, attributes = view.tensor(operator, 2), operator.attributes
+    if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0 or attributes.get("transA", 0):
+        return "it takes no factors and no transposed first input"
     matrix = bias is not None and len(bias.shape) > 1 and bias.shape[0] != 1
     return "its third input is a matrix, and it takes one value an output" if matrix else None
 
 
-def _layer_norm(view: View, operator: Operator) -> str | None:
+def _last_axis(view: View, operator: Operator) -> str | None:
     axis, rank = operator.attributes.get("axis", -1), len(view.data(operator)[0].shape)
-    if axis not in (-1, rank - 1):
-        return f"axis {axis}, and it takes the last one only"
-    return "it has no bias, and 16-bit ones need one" if view.tensor(operator, 2) is None else None
+    return None if axis in (-1, rank - 1) else f"axis {axis}, and it takes the last one only"
+
+
+def _layer_norm(view: View, operator: Operator) -> str | None:
+    if len(operator.outputs) > 1:
+        return "its mean and deviation are outputs too, and it gives the normalized values only"
+    without = "it has no bias, and 16-bit ones need one" if view.tensor(operator, 2) is None else None
+    return _last_axis(view, operator) or without
+
+
+def _mish(_view: View, _operator: Operator) -> str | None:
+    return "it is documented, but a graph with it is taken in part only: write it with Softplus and Tanh"
+
+
+def _lp_normalization(_view: View, operator: Operator) -> str | None:
+    return None if operator.attributes.get("p", 2) == 2 else "it divides by the root of the squares only"
+
+
+def _pad(_view: View, operator: Operator) -> str | None:
+    return "it takes padding of all axes, not of some" if len(operator.inputs) > 3 and operator.inputs[3] >= 0 else None
+
+
+def _pow(view: View, operator: Operator) -> str | None:
+    types = {tensor.dtype for tensor in (view.tensor(operator, 0), view.tensor(operator, 1)) if tensor is not None}
+    return f"its tensors are of different types ({', '.join(sorted(types))})" if len(types) > 1 else None
+
+
+def _several(_view: View, operator: Operator) -> str | None:
+    return "it has one input, and it takes two" if len(operator.inputs) == 1 else None
+
+
+def _reduce(_view: View, operator: Operator) -> str | None:
+    over = operator.attributes.get("constant_inputs", {}).get(1) or operator.attributes.get("axes")
+    return "it reduces over no axes" if operator.attributes.get("noop_with_empty_axes", 0) and not over else None
+
+
+def _dilated(_view: View, operator: Operator) -> str | None:
+    return "it takes no dilated window" if any(size != 1 for size in operator.attributes.get("dilations", ())) else None
+
+
+def _max_pool(view: View, operator: Operator) -> str | None:
+    if len(operator.outputs) > 1:
+        return "it gives no indices"
+    volume = "it takes windows of two dimensions" if len(view.data(operator)[0].shape) > 4 else None
+    return volume or _dilated(view, operator)
+
+
+def _transposed(_view: View, operator: Operator) -> str | None:
+    dilated = any(size != 1 for size in operator.attributes.get("dilations", ()))
+    return "it takes no dilated kernel" if dilated else None
+
+
+def _interpolation(_view: View, operator: Operator) -> str | None:
+    attributes = operator.attributes
+    if attributes.get("antialias", 0):
+        return "it has no antialiasing"
+    some = attributes.get("axes") or attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch"
+    return "it takes sizes of all axes" if some else None
 
 
 def _batch_norm(_view: View, _operator: Operator) -> str | None:
@@ -127,8 +184,22 @@ _WRONG: dict[str, Callable[[View, Operator], str | None]] = {
     "Tan": _tan,
 }
 _EXTRA: dict[str, Callable[[View, Operator], str | None]] = {
+    "AveragePool": _dilated,
     "BatchNormalization": _batch_norm,
+    "ConvTranspose": _transposed,
     "Gemm": _gemm,
     "LayerNormalization": _layer_norm,
+    "LpNormalization": _lp_normalization,
+    "Max": _several,
+    "MaxPool": _max_pool,
+    "Mean": _several,
+    "Min": _several,
+    "Mish": _mish,
+    "Pad": _pad,
+    "Pow": _pow,
+    "RMSNormalization": _last_axis,
+    "ReduceSum": _reduce,
+    "Resize": _interpolation,
+    "Sum": _several,
     "PRelu": _prelu,
 }

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from edgekit.errors import ConversionError, require
+from edgekit.errors import ConversionError, first_line, require
 from edgekit.tensors import Array, Arrays
 
 THREADS = 2
+
+QUANTIZING = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"))
+"""Operators that compute with quantized activations."""
 
 
 def copy(proto: Any) -> Any:
@@ -81,7 +84,7 @@ def opset(proto: Any) -> int:
 
 
 def canonical(proto: Any) -> Any:
-    """A copy in which constants are initializers, nodes have distinct names, and every convolution has a bias to correct."""
+    """A copy in which constants are initializers, nodes have distinct names, and every convolution has a bias to correct, one number an output."""
     import onnx
 
     made = copy(proto)
@@ -101,6 +104,7 @@ def canonical(proto: Any) -> Any:
     graph.node.extend(copies)
     _name_nodes(graph)
     _add_biases(made)
+    _spread_biases(made)
     _own_constants(made)
     return made
 
@@ -115,7 +119,7 @@ def session(proto: Any) -> Any:
     try:
         return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises its own types
-        raise ConversionError(f"onnxruntime refuses the model: {str(error).splitlines()[0][:200]}") from error
+        raise ConversionError(f"onnxruntime refuses the model: {first_line(error)}") from error
 
 
 def part(proto: Any, start: int, end: int, values: Arrays, outputs: Iterable[str]) -> Any:
@@ -157,6 +161,21 @@ def _add_biases(proto: Any) -> None:
         del node.input[2:]
         node.input.append(f"{node.name}/bias")
         set_constant(proto, node.input[2], np.zeros(outputs, np.float32))
+
+
+def _spread_biases(proto: Any) -> None:
+    """One number that is added to every output of a matrix product becomes one for each, so that each can be corrected."""
+    import numpy as np
+
+    values = constants(proto)
+    for node in proto.graph.node:
+        if node.op_type != "Gemm" or len(node.input) < 3 or node.input[1] not in values or node.input[2] not in values:
+            continue
+        outputs = values[node.input[1]].shape[0 if attributes(node).get("transB", 0) else 1]
+        bias = values[node.input[2]]
+        if bias.size == 1 != outputs:
+            node.input[2] = f"{node.name}/bias"
+            set_constant(proto, node.input[2], np.full(outputs, bias.reshape(-1)[0], bias.dtype))
 
 
 def _own_constants(proto: Any) -> None:

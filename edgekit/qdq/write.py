@@ -111,14 +111,14 @@ class _Writer:
             del nodes[index]
 
     def _needs(self) -> dict[str, tuple[float, float]]:
-        """By activation, the span that some reader still tells apart."""
+        """By activation, the span that some reader still tells apart: all of it at the edges, where a target may drop a Q, a ReLU and a DQ."""
         found: dict[str, tuple[float, float]] = {}
         for node in self._proto.graph.node:
             for name in node.input:
                 low, high = self._bounds(node) if node.op_type == "Clip" else NEEDED.get(node.op_type, (float("-inf"), float("inf")))
                 known = found.get(name, (low, high))
                 found[name] = (min(known[0], low), max(known[1], high))
-        return found | dict.fromkeys(self._outputs, (float("-inf"), float("inf")))
+        return found | dict.fromkeys([*self._outputs, *(value.name for value in self._proto.graph.input)], (float("-inf"), float("inf")))
 
     def _limit(self, node: Any) -> tuple[float, float]:
         """Bounds that a node's output keeps."""

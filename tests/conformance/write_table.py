@@ -44,7 +44,7 @@ Cells are exact / refused. «written out» are the operator's definition in othe
 """
 
 MEANINGS = {
-    "exact": "floats within 2 % of the output's largest magnitude, or twice what the quantized file loses in ONNX Runtime; integers equal",
+    "exact": "floats within 2 % (`a8w8`, `fp16`: 4 %) of the output's largest magnitude, or twice what the graph itself loses; integers equal",
     "refused": "no bundle is made, and the reason is given",
     "wrong": "computed something else, and nobody was told",
     "crashed": "ended without an answer",

@@ -18,8 +18,7 @@ from edgekit.qdq.source import Source
 
 def own_precision(model: Model) -> str | None:
     """`w8a8` where activations are quantized already; None for a float model."""
-    quantizes = {"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"}
-    return "w8a8" if any(node.op_type in quantizes for node in model.handle.graph.node) else None
+    return "w8a8" if any(node.op_type in protos.QUANTIZING for node in model.handle.graph.node) else None
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:

@@ -15,7 +15,7 @@ import msgspec
 
 from edgekit.budget import Usage
 from edgekit.budget.catalogue import load, part
-from edgekit.errors import ConversionError, require
+from edgekit.errors import ConversionError, first_line, require
 from edgekit.graph import Graph
 
 PLATFORM = "android-arm64-v8a"
@@ -90,7 +90,7 @@ def _ort_form(model: Path, out: Path) -> Path:
         try:
             ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"], disabled_optimizers=["NchwcTransformer", "ConstantFolding"])
         except Exception as error:  # onnxruntime raises its own types
-            raise ConversionError(f"ONNX Runtime cannot write the artifact as .ort: {str(error).splitlines()[0][:300]}") from error
+            raise ConversionError(f"ONNX Runtime cannot write the artifact as .ort: {first_line(error)}") from error
         shutil.copyfile(Path(scratch, "model.ort"), out)
     return out
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgekit.errors import ConversionError, require
+from edgekit.errors import ConversionError, first_line, require
 from edgekit.tensors import Array, Arrays, Signature
 
 PRECISE = "session.x64quantprecision"
@@ -24,7 +24,7 @@ def session(path: Path, signature: Signature, names: Mapping[str, str]) -> Runni
     try:
         runtime = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises its own types
-        raise ConversionError(f"ONNX Runtime refuses the artifact: {str(error).splitlines()[0][:300]}") from error
+        raise ConversionError(f"ONNX Runtime refuses the artifact: {first_line(error)}") from error
     return Running(runtime, signature, dict(names))
 
 
@@ -44,5 +44,5 @@ class Running:
         try:
             values = self.runtime.run([self.names.get(name, name) for name in wanted], feed)
         except Exception as error:  # onnxruntime raises its own types
-            raise ConversionError(f"ONNX Runtime fails on the artifact: {str(error).splitlines()[0][:300]}") from error
+            raise ConversionError(f"ONNX Runtime fails on the artifact: {first_line(error)}") from error
         return dict(zip(wanted, values, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,17 @@ import msgspec
 
 from edgekit import budget, opset
 from edgekit.backends import Artifact, Candidate, Context
-from edgekit.backends.qnn import mixed
+from edgekit.backends.qnn import locate, mixed
 from edgekit.errors import ConversionError, RunnerError, UsageError, close_match
 from edgekit.formats import Model, _onnx_view
 from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.hostruntimes.onnxruntime_qnn import Build
-from edgekit.legalize import onnx_prepare, onnx_rules
+from edgekit.legalize import onnx_prepare, onnx_rules, onnx_windows
 from edgekit.opset import hexagon, table, view
 from edgekit.qdq import edges, fold, protos, sensitivity, spans, stream, write
 from edgekit.qdq.source import Source
 from edgekit.quantize import half_range
-from edgekit.tensors import Signature, TensorSpec
+from edgekit.tensors import Arrays, Signature, TensorSpec
 
 ARCHS = (68, 69, 73, 75, 79, 81)
 """Generations that onnxruntime-qnn 2.7.0 accepts (measured); for any other it only warns, and builds for a default."""
@@ -39,8 +39,9 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     arch = context.target.options.get("arch")
     if arch not in ARCHS:
         raise UsageError(f"{context.target.name}: unknown Hexagon generation {arch!r}", close_match(str(arch), map(str, ARCHS)))
-    if any(node.op_type == "QuantizeLinear" for node in model.handle.graph.node):
-        raise ConversionError(f"{model.name} is already quantized", "give the float model")
+    found = next((node for node in model.handle.graph.node if node.op_type in protos.QUANTIZING or node.op_type == "DequantizeLinear"), None)
+    if found is not None:
+        raise ConversionError(f"{model.name} is already quantized: {found.op_type} in layer {found.name or found.output[0]}", "give the float model")
     prepared = onnx_rules.legalize(onnx_prepare.prepare(model), "hexagon", context.calibration)
     _refuse_wrong(model.name, prepared.model.handle)
     proto, count = fold.folded(protos.canonical(prepared.model.handle))
@@ -129,7 +130,8 @@ class _Builder:
         if broken:
             named = "; ".join(f"{makers[h.name].op_type}: {h}" for h in broken[:3])
             raise ConversionError(f"{source.model.name} leaves the range of half precision: {named}", "a16w8 has a range of its own for every tensor")
-        return _Written(source.proto, candidate, ("float32 outside, half precision inside: the HTP has no float32",))
+        proto, told = _for_half(source.proto, drawn)
+        return _Written(proto, candidate, (*told, "float32 outside, half precision inside: the HTP has no float32"))
 
     def _edges(self, written: _Written) -> tuple[Any, Signature, dict[str, str]]:
         """The graph with the edges asked for, their specs, and how the runtime calls them."""
@@ -162,17 +164,41 @@ class _Builder:
         try:
             onnxruntime_qnn.session(*place, folder / "context.onnx")
         except RunnerError as error:
-            named = _not_taken(*place)
-            what = f"the HTP simulator does not take {named}" if named else f"the HTP simulator does not take the model: {error.message}"
-            raise ConversionError(what, "'edgekit inspect MODEL' lists its operators") from error
+            what = f"the HTP simulator does not take {_not_taken(proto, error, *place)}"
+            raise ConversionError(what, "'edgekit inspect MODEL --target TARGET' says why, or replace that operator") from error
 
 
-def _not_taken(model: Path, arch: int, soc_model: int) -> str:
-    """The operators that the provider leaves to the CPU, or where it cannot say, those that its table lacks."""
-    left = onnxruntime_qnn.left_over(model, arch, soc_model)
-    verdicts = opset.judge(_onnx_view.read(model), "hexagon") if not left else ()
-    named = [*left, *((v.type, v.name) for v in verdicts if v.status != "accelerated")]
-    return ", ".join(f"{kind} in layer {name}" for kind, name in named[:5] if not kind.endswith("uantizeLinear"))
+def _for_half(proto: Any, samples: Sequence[Arrays]) -> tuple[Any, tuple[str, ...]]:
+    """The graph in forms that the HTP computes rightly in half precision, and which were rewritten. Raises `ConversionError` where one differs."""
+    told: list[str] = []
+    for rule in onnx_windows.HALF_RULES:
+        made, count = onnx_rules.apply(rule, proto)
+        if count and sensitivity.noise_of(proto, made, samples) > onnx_rules.TOLERANCE**2:
+            raise ConversionError(f"{rule.name}: the HTP computes {rule.removes[0]} otherwise in half precision, and the other form is not equal")
+        if count:
+            proto, told = protos.canonical(made), [*told, f"{rule.name}: {count} x: in half precision the HTP computes the other form only"]
+    return proto, tuple(told)
+
+
+def _not_taken(proto: Any, error: RunnerError, model: Path, arch: int, soc_model: int) -> str:
+    """The operators that the provider leaves to the CPU; where it cannot say, the first one without which the graph is taken."""
+
+    def refused(part: Any) -> bool:
+        (trial := model.with_name("part.onnx")).write_bytes(part.SerializeToString())
+        try:
+            onnxruntime_qnn.session(trial, arch, soc_model)
+        except RunnerError:
+            return True
+        finally:
+            trial.unlink()
+        return False
+
+    left = [(kind, name) for kind, name in onnxruntime_qnn.left_over(model, arch, soc_model) if not kind.endswith("uantizeLinear")]
+    if left:
+        reasons = {verdict.name: f" ({verdict.reason})" for verdict in opset.judge(_onnx_view.read(model), "hexagon") if verdict.reason}
+        return ", ".join(f"{kind} in layer {name}{reasons.get(name, '')}" for kind, name in left[:5])
+    found = locate.first_refused(proto, refused)
+    return f"{found[0]} in layer {found[1]}: {error.message}" if found else f"the model: {error.message}"
 
 
 def _told(built: Build, desk_bytes: int) -> tuple[str, ...]:
