@@ -107,7 +107,7 @@ def test_integer_edges_hold_what_the_float_ones_stand_for(tmp_path):
 
 def test_a_refusal_names_the_operator(tmp_path):
     path = write(tmp_path, "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Relu (x)  y = Hardmax (a) }")
-    with pytest.raises(ConversionError, match="does not take Hardmax in layer .* does not have Hardmax"):
+    with pytest.raises(ConversionError, match=r"does not take Hardmax in layer .* does not have Hardmax"):
         build(path, "a8w8", [np.ones((1, 4, 8, 8), np.float32)])
 
 
