@@ -7,9 +7,12 @@ import os
 import pty
 import random
 import select
+import subprocess
 import threading
+import time
 import tty
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 
 def noisy(seed: int) -> Callable[[bytes], bytes]:
@@ -59,5 +62,27 @@ def line(hear: Callable[[bytes], bytes]) -> Iterator[str]:
     finally:
         stop.set()
         thread.join()
+        os.close(master)
+        os.close(slave)
+
+
+@contextlib.contextmanager
+def firmware(program: Path, there: Callable[[bytes], bytes], back: Callable[[bytes], bytes]) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A program that speaks as firmware does on the pty it is given, behind a line that does `there` and `back` to the bytes: port and process."""
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    child = subprocess.Popen([str(program), os.ttyname(slave)])
+
+    def hear(data: bytes) -> bytes:
+        os.write(master, there(data))
+        time.sleep(0.005)
+        return back(os.read(master, 8192)) if select.select([master], [], [], 0.02)[0] else b""
+
+    try:
+        with line(hear) as port:
+            yield port, child
+    finally:
+        child.kill()
+        child.wait()
         os.close(master)
         os.close(slave)

@@ -1,13 +1,8 @@
 from __future__ import annotations
 
 import binascii
-import os
-import pty
-import select
 import shutil
 import subprocess
-import time
-import tty
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +17,7 @@ from edgekit.job import Job, TensorFile, read_result
 from edgekit.tensors import TensorSpec, write_raw
 from edgekit.transports import framing, serial
 from tests import jobs, micro_models
-from tests.serial_lines import clean, line, noisy
+from tests.serial_lines import clean, firmware, line, noisy
 
 FAST = {"answer_s": 0.1, "attempts": 60}
 STEPS = 6
@@ -217,21 +212,6 @@ def test_the_firmwares_peer_speaks_the_same(tmp_path: Path, seed: int | None) ->
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover", "-DEDGEKIT_BUFFER_BYTES=64"]
     subprocess.run(["gcc", *flags, f"-I{model}", f"-I{source}", *files, str(model / "edgekit_model.c"), "-o", str(program)], check=True)
     there, back = (clean, clean) if seed is None else (noisy(seed), noisy(seed + 50))
-    master, slave = pty.openpty()
-    tty.setraw(slave)
-    child = subprocess.Popen([str(program), os.ttyname(slave)])
-
-    def hear(data: bytes) -> bytes:
-        os.write(master, there(data))
-        time.sleep(0.005)
-        return back(os.read(master, 8192)) if select.select([master], [], [], 0.02)[0] else b""
-
-    try:
-        with line(hear) as port:
-            check(execute(port, tmp_path, answer_s=0.05))
+    with firmware(program, there, back) as (port, child):
+        check(execute(port, tmp_path, answer_s=0.05))
         assert child.poll() is None, "a sanitizer ended the peer"
-    finally:
-        child.kill()
-        child.wait()
-        os.close(master)
-        os.close(slave)

@@ -43,7 +43,7 @@ def equalized(proto: Any, samples: Sequence[Arrays], balance: float = BALANCE) -
     for chain in chains:
         widest = max(chain.names, key=lambda name: equalize.imbalance(reach[name]))
         if equalize.imbalance(reach[widest]) >= MIN_IMBALANCE:
-            _rescale(values, chain, equalize.factors(_joint(chain, reach), _read(values, chain), balance))
+            _rescale(values, chain, equalize.factors(equalize.joint([reach[name] for name in chain.names]), _read(values, chain), balance))
             touched.append(widest)
     for name in {name for chain in chains for layer in (*chain.makers, *chain.readers) for name in (layer.weight, layer.bias) if name}:
         protos.set_constant(made, name, values[name])
@@ -111,14 +111,6 @@ def _reach(proto: Any, names: Sequence[str], samples: Sequence[Arrays]) -> dict[
             found = np.abs(np.moveaxis(values, 1, 0)).reshape(values.shape[1], -1).max(axis=1)
             reach[name] = np.maximum(reach.get(name, found), found)
     return reach
-
-
-def _joint(chain: Chain, reach: Mapping[str, Array]) -> Array:
-    """How far each channel reaches in the worst of the chain's activations, each taken relative to its own widest channel."""
-    import numpy as np
-
-    found: Array = np.max([reach[name] / max(float(reach[name].max()), 1e-30) for name in chain.names], axis=0)
-    return found
 
 
 def _by_input(layer: OnnxLayer, weight: Array) -> Array:

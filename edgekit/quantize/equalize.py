@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from edgekit.quantize.grid import TINY
 from edgekit.tensors import Array
 
@@ -27,6 +29,14 @@ def factors(activation: Array, weight: Array, balance: float = 0.5) -> Array:
     logs -= logs[alive].mean()
     bounded = np.clip(logs, -np.log(LIMIT), np.log(LIMIT))
     return np.where(alive, np.exp(bounded), 1.0)
+
+
+def joint(reaches: Sequence[Array]) -> Array:
+    """How far each channel reaches in the worst of several activations [channels] that share factors, each relative to its own widest channel."""
+    import numpy as np
+
+    found: Array = np.max([reach / max(float(reach.max()), TINY) for reach in reaches], axis=0)
+    return found
 
 
 def imbalance(reach: Array) -> float:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import shutil
 import subprocess
-import time
-import tty
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,7 @@ from edgekit.formats import tflite
 from tests import micro_conformance, micro_nets
 from tests.e2e.cli import edgekit
 from tests.micro_nets import before_the_sigmoid
-from tests.serial_lines import line, noisy
+from tests.serial_lines import firmware, noisy
 
 pytest.importorskip("bakenn")
 pytest.importorskip("tflite_micro")
@@ -81,24 +77,8 @@ def test_a_bundle_over_a_noisy_serial_line(tmp_path: Path) -> None:
     micro_nets.classifier(tmp_path / "net.tflite")
     made = packager.package(str(tmp_path / "net.tflite"), "mcu-cortex-m0plus-c", packager.Options(out=tmp_path, rebuild=True)).bundle
     assert made
-    there, back = noisy(7), noisy(8)
-    master, slave = pty.openpty()
-    tty.setraw(slave)
-    child = subprocess.Popen([str(peer(made, tmp_path)), os.ttyname(slave)])
-
-    def hear(data: bytes) -> bytes:
-        os.write(master, there(data))
-        time.sleep(0.005)
-        return back(os.read(master, 8192)) if select.select([master], [], [], 0.02)[0] else b""
-
-    try:
-        with line(hear) as port:
-            report = tester.test(made, [device.parse(f"serial:{port}?answer_s=0.1&attempts=60")]).reports[0]
-    finally:
-        child.kill()
-        child.wait()
-        os.close(master)
-        os.close(slave)
+    with firmware(peer(made, tmp_path), noisy(7), noisy(8)) as (port, _):
+        report = tester.test(made, [device.parse(f"serial:{port}?answer_s=0.1&attempts=60")]).reports[0]
     assert report.failure is None, report.failure
     against_host = [output for found in report.comparisons if found.against == "host" for output in found.outputs]
     assert against_host and all(output.max_abs == 0 for output in against_host)

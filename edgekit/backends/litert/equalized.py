@@ -41,7 +41,7 @@ def equalized(source: Source, balance: float = BALANCE) -> tuple[bytes, tuple[st
         flat = max(chain.tensors, key=lambda tensor: equalize.imbalance(reach[tensor]))
         if equalize.imbalance(reach[flat]) < MIN_IMBALANCE:
             continue
-        _rescale(model, chain, equalize.factors(_joint(chain, reach), _read(model, chain), balance))
+        _rescale(model, chain, equalize.factors(equalize.joint([reach[tensor] for tensor in chain.tensors]), _read(model, chain), balance))
         touched.append(flatbuffer.text(model.subgraphs[0].tensors[flat].name))
     flatbuffer.merge_buffers(model, share=False)
     return (flatbuffer.dump(model), tuple(touched)) if touched else (source.content, ())
@@ -124,14 +124,6 @@ def _reach(source: Source, model: Any, tensors: list[int]) -> dict[int, Array]:
             found = np.abs(values).reshape(-1, values.shape[-1]).max(axis=0)
             reach[tensor] = np.maximum(reach.get(tensor, found), found)
     return reach
-
-
-def _joint(chain: Chain, reach: dict[int, Array]) -> Array:
-    """How far each channel reaches in the worst of the chain's tensors, each taken relative to its own widest channel."""
-    import numpy as np
-
-    found: Array = np.max([reach[tensor] / max(float(reach[tensor].max()), 1e-30) for tensor in chain.tensors], axis=0)
-    return found
 
 
 def _read(model: Any, chain: Chain) -> Array:
