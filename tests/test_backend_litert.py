@@ -25,6 +25,11 @@ def built(tmp_path_factory):
 
 @pytest.mark.parametrize(("precision", "least_db"), [("fp32", 100), ("fp16", 55), ("w8a16", 33), ("w8", 33), ("w8-dynamic", 30), ("w8a8", 28)])
 def test_every_precision_runs_and_is_close_to_the_float_model(built, precision, least_db):
+    """A grid of b bits over ±4 standard deviations leaves 6.02 b - 7.3 dB: 41 dB of 8 bits, a significand of 11 bits about 70 dB.
+
+    Four layers of rounded weights take 6 dB of that, rounded activations beside them 3 more (6 where they follow each sample); 2 to 4 dB are left
+    for weights that fill their grid less well, and in half precision for rounded sums.
+    """
     model, artifacts = built
     session = Interpreter(model.path.read_bytes(), model.signature)
     held_out = image_like(12, seed=99)

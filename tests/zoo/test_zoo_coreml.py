@@ -101,7 +101,11 @@ ROWS: dict[str, tuple[Callable[[], tuple[Model, list[Arrays], list[Arrays]]], Bo
     "lstm": (of_module(Recurrent, (10, 1, 24)), {"fp16": (50, 1.1e5)}),
     "unet": (of_module(UNet, (1, 3, 32, 32)), {"fp16": (50, 1.6e5), "w8": (35, 1.1e5)}),
 }
-"""Name -> how to make it, and for each precision the least SQNR in dB of its worst output and the most bytes."""
+"""Name -> how to make it, and for each precision the least SQNR in dB of its worst output and the most bytes.
+
+Bytes follow from the bits of the weights and what the package's graph takes. The SQNRs are floors below what is reached now, so that nothing
+gets worse unseen.
+"""
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -118,7 +122,6 @@ def test_a_model_keeps_its_outputs(name: str, tmp_path: Path) -> None:
         assert [spec.name for spec in artifact.signature.outputs] == [spec.name for spec in source.signature.outputs]
         worst = min(decibels(wanted, got, spec.name) for spec in source.signature.outputs)
         size = sum(path.stat().st_size for path in artifact.path.rglob("*") if path.is_file())
-        print(f"| {name} | {precision} | {size:,} | {worst:.1f} |")
         assert worst >= least_db and size <= most_bytes, (precision, worst, size)
 
 

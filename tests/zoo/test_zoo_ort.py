@@ -23,7 +23,10 @@ __all__ = ["board"]
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A model and a precision, with the least fidelity to the float source (dB) and the most bytes."""
+    """A model and a precision, with a floor under its fidelity to the float source (dB), below what is reached now, and the most bytes.
+
+    What is asked of the precision itself is the profile's tolerance: without it there would be no bundle.
+    """
 
     name: str
     precision: str

@@ -28,7 +28,9 @@ CALIBRATION, EVALUATION = 8, 1
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model, the precision it is built in, and the SQNR asked of its worst output; or the operator that the HTP refuses."""
+    """A model, the precision it is built in, and a floor under the SQNR of its worst output (below what is reached now, so that nothing gets worse
+    unseen); or the operator that the HTP refuses.
+    """
 
     precision: str
     least_db: float = 0.0
