@@ -48,7 +48,7 @@ def outputs(artifact, evaluation):
     ],
 )
 def test_eight_bits_are_as_good_as_their_bytes_allow(efficientnet, precision, least_db, least_top1, most_bytes, count):
-    """A byte for each of 4.65 million weights, and scales, biases and graph. The rest are floors below what is reached, which nothing may undercut."""
+    """A byte for each of 4.65 million weights, and scales, biases and graph. Fidelity has floors below what is reached: nothing gets worse unseen."""
     build, evaluation, reference = efficientnet
     artifact = build(Candidate(precision))
     found, reference = outputs(artifact, evaluation[:count]), reference[:count]

@@ -36,7 +36,7 @@ TABLE = "<!-- table: python -m tests.zoo.test_zoo_dpu -->"
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A floor under the fidelity with the few samples of the test (below what is reached now, so that nothing gets worse unseen); what stays on the CPU."""
+    """A floor under the fidelity with the test's few samples (below what is reached: nothing gets worse unseen), and what stays on the CPU."""
 
     least_db: float
     on_cpu: frozenset[str] = frozenset()
