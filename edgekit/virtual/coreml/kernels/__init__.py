@@ -28,6 +28,7 @@ GROUPS = (
     "recurrent",
     "compressed",
     "lists",
+    "detect",
 )
 
 Kernel = Callable[..., Any]
