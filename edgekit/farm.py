@@ -72,7 +72,7 @@ def load(path: Path) -> Farm:
     try:
         document = target.decode_toml(path, FarmFile)
     except OSError as error:
-        raise UsageError(f"{path}: the farm file cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path}: the farm file cannot be read: {error.strerror}", "name another with --farm or EDGEKIT_FARM") from error
     models = device.models()
     return Farm({name: _unit(path, name, table, models) for name, table in document.units.items()}, document.parallel)
 
@@ -155,7 +155,7 @@ def _entry(path: Path, name: str, table: dict[str, Any]) -> UnitEntry:
     try:
         return msgspec.convert(table, UnitEntry)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path.name}: unit {name}: {error}") from error
+        raise UsageError(f"{path.name}: unit {name}: {error}", f"its keys are {', '.join(sorted(known))}") from error
 
 
 def _unit(path: Path, name: str, table: dict[str, Any], models: dict[str, device.DeviceModel]) -> Unit:
@@ -167,7 +167,7 @@ def _unit(path: Path, name: str, table: dict[str, Any], models: dict[str, device
     if entry.device and entry.device not in models:
         raise UsageError(f"{path.name}: unit {name}: unknown device model {entry.device!r}", close_match(entry.device, models))
     if entry.concurrency < 1:
-        raise UsageError(f"{path.name}: unit {name}: concurrency {entry.concurrency} is less than 1")
+        raise UsageError(f"{path.name}: unit {name}: concurrency {entry.concurrency} is less than 1", "leave it out for one test at a time")
     options: dict[str, Any] = {**unit.options, **entry.options}
     return msgspec.structs.replace(unit, labels=entry.labels, device=entry.device, concurrency=entry.concurrency, options=options)
 

@@ -75,7 +75,7 @@ def parse(text: str) -> Preprocess:
         if key not in _PARSERS:
             raise UsageError(f"--preprocess: unknown key {key!r}", close_match(key, _PARSERS))
         if key in values:
-            raise UsageError(f"--preprocess: {key} is stated twice")
+            raise UsageError(f"--preprocess: {key} is stated twice", "state it once")
         values[key] = _parse_value(key, value)
     return _checked(values, "--preprocess")
 
@@ -83,7 +83,7 @@ def parse(text: str) -> Preprocess:
 def read(path: Path) -> Preprocess:
     """Read a TOML file with the same keys. Raises `UsageError`."""
     if not path.is_file():
-        raise UsageError(f"{path}: no such preprocessing file")
+        raise UsageError(f"{path}: no such preprocessing file", "give a TOML file, or KEY=VALUE,KEY=VALUE")
     return _checked(msgspec.structs.asdict(decode_toml(path, Preprocess)), path.name)
 
 

@@ -20,6 +20,7 @@ import filelock
 import msgspec
 
 from edgekit import native_build, places
+from edgekit.budget.binaries import MACHINES
 from edgekit.errors import MissingPackageError, UsageError
 
 
@@ -54,7 +55,6 @@ INSTALLABLE: dict[tuple[str, str], Wheel] = {
 }
 """Runtime and platform -> the wheel that `install` takes the library from."""
 
-_ELF_MACHINES = {"aarch64": 183, "arm64-v8a": 183, "x86_64": 62, "armeabi-v7a": 40, "armv7l": 40, "x86": 3}
 _ABIS = {"android-arm64-v8a": "arm64-v8a", "android-x86_64": "x86_64", "android-armeabi-v7a": "armeabi-v7a"}
 _ANDROID_SOURCE = {
     "litert": "the AAR com.google.ai.edge.litert:litert of Google's Maven repository",
@@ -207,7 +207,7 @@ def _download(wheel: Wheel, folder: Path) -> Path:
 
 def _given(runtime: str, platform: str, given: Path) -> Path:
     if not given.is_file():
-        raise UsageError(f"{given}: no such runtime library")
+        raise UsageError(f"{given}: no such runtime library", _how_to_get(runtime, platform))
     if zipfile.is_zipfile(given):
         given = _from_archive(runtime, platform, given)
     _check_machine(given, platform)
@@ -235,7 +235,7 @@ def _unpack(archive: Path, member: str, folder: Path) -> Path:
     with zipfile.ZipFile(archive) as opened:
         entry = next((name for name in opened.namelist() if re.fullmatch(member, name)), None)
         if entry is None:
-            raise UsageError(f"{archive.name} holds no library {member}")
+            raise UsageError(f"{archive.name} holds no library {member}", "give the wheel or AAR of the runtime that the target names")
         unpacked = folder / Path(entry).name
         unpacked.write_bytes(opened.read(entry))
     return unpacked
@@ -245,7 +245,7 @@ def _check_machine(path: Path, platform: str) -> None:
     """Raises `UsageError` unless `path` is a shared library for the platform's processor."""
     with path.open("rb") as file:
         head = file.read(20)
-    wanted = _ELF_MACHINES.get(platform.partition("-")[2])
+    wanted = MACHINES.get(platform.partition("-")[2])
     if head[:4] != b"\x7fELF" or (wanted is not None and int.from_bytes(head[18:20], "little") != wanted):
         raise UsageError(f"{path.name} is not a shared library for {platform}", "give the library that was built for the device's processor")
 

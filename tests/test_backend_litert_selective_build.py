@@ -9,9 +9,7 @@ import pytest
 
 from edgekit.backends import litert
 from edgekit.backends.litert import selective_build
-from edgekit.errors import UsageError
 from edgekit.formats import tflite
-from tests.native_libraries import aar, elf
 from tests.tflite_build import Net, schema
 from tests.zoo import fetch
 
@@ -72,15 +70,3 @@ def test_the_saving_is_an_estimate_and_says_so() -> None:
     saving = selective_build.estimate()
     assert saving is not None and saving.kind == "estimated" and saving.sources
     assert saving.saved_bytes == saving.full_bytes - saving.trimmed_bytes > 0
-    assert selective_build.estimate("android-mips") is None
-
-
-def test_a_trimmed_build_without_gain_fails_and_names_the_operators(tmp_path: Path) -> None:
-    full, smaller = aar(tmp_path / "full.aar", arm64_v8a=elf(text=90_000)), aar(tmp_path / "trimmed.aar", arm64_v8a=elf(text=40_000))
-    graph = tflite.graph(fetch.path("face-detection-short-range"))
-    good = selective_build.compare(full, smaller, "arm64-v8a", graph)
-    assert good.passed and good.full_bytes - good.trimmed_bytes == 50_000 and "saved" in good.message
-    bad = selective_build.compare(full, full, "arm64-v8a", graph)
-    assert not bad.passed and "nothing was gained" in bad.message and "CONV_2D" in bad.message
-    with pytest.raises(UsageError, match="no library for x86_64"):
-        selective_build.compare(full, smaller, "x86_64")

@@ -5,7 +5,6 @@ import subprocess
 import zlib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +13,7 @@ from edgekit import budget, target
 from edgekit.budget import Limits, Part, Usage, binaries, breakdown, catalogue
 from edgekit.errors import UsageError
 from edgekit.formats import tflite
-from edgekit.graph import Graph, GraphTensor, Operator
 from tests.native_libraries import aar, elf
-from tests.tflite_build import Net
 from tests.zoo import fetch
 
 
@@ -177,30 +174,3 @@ def test_layers_account_for_every_byte() -> None:
     assert rows[0].type in ("CONV_2D", "DEPTHWISE_CONV_2D") and rows[0].constant_bytes == max(r.constant_bytes for r in rows[:-1])
     assert not any(row.type == "DEQUANTIZE" for row in rows)
 
-
-def tiny(tmp_path: Path, dtype: str) -> Graph:
-    """A 1-16-16-1 dense net; the large layer in `dtype`, the rest float32, as a quantizer with a size threshold leaves it."""
-    net = Net()
-    sizes = (1, 16, 16, 1)
-    tensors = [net.tensor(f"t{i}", (1, n)) for i, n in enumerate(sizes)]
-    for i in range(3):
-        kind = dtype if i == 1 else "float32"
-        w = net.constant(f"w{i}", np.ones((sizes[i + 1], sizes[i]), kind), **({"scale": 0.1} if kind == "int8" else {}))
-        b = net.constant(f"b{i}", np.zeros(sizes[i + 1], np.float32))
-        net.add("FULLY_CONNECTED", [tensors[i], w, b], [tensors[i + 1]], version=3, table="FullyConnectedOptions")
-    return tflite.graph(net.write(tmp_path / f"{dtype}.tflite", [tensors[0]], [tensors[-1]]))
-
-
-def test_a_quantized_file_that_did_not_shrink_is_seen(tmp_path: Path) -> None:
-    before, after = tiny(tmp_path, "float32"), tiny(tmp_path, "int8")
-    assert breakdown.bytes_by_type(after) == {"float32": 4 * (16 + 16 + 16 + 16 + 1), "int8": 256}
-    unchanged = breakdown.shrinkage(before, before)
-    assert not unchanged.shrank and "1,284 bytes of constants are still float32" in unchanged.reason
-    shrunk = breakdown.shrinkage(before, after)
-    assert shrunk.shrank and shrunk.reason == "" and [r.name for r in shrunk.still_float] == ["b0", "b1", "w0", "w2", "b2"]
-
-
-def test_tensors_tell_the_bits_that_each_element_really_takes() -> None:
-    tensors = (GraphTensor("w4", (8, 8), "int4", constant=True, stored_bytes=32), GraphTensor("w", (4, 4), "float32", constant=True, stored_bytes=64))
-    graph = Graph("tflite", tensors, (Operator(0, "X", 1, "x", (0, 1), ()),), (), (), 200)
-    assert [(r.name, r.bits_per_element) for r in breakdown.tensors(graph)] == [("w", 32.0), ("w4", 4.0)]

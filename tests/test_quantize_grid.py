@@ -10,31 +10,21 @@ from edgekit.quantize import equalize, grid, ranges
 reals = st.floats(-1000, 1000, allow_nan=False)
 
 
-@given(reals, reals, st.booleans(), st.booleans(), st.booleans(), st.sampled_from([8, 16]))
+@given(reals, reals, st.booleans(), st.booleans(), st.sampled_from([8, 16]))
 @settings(max_examples=60, deadline=None)
-def test_a_grid_covers_its_range_and_holds_zero(one, other, signed, symmetric, power_of_two, bits):
+def test_a_grid_covers_its_range_and_holds_zero(one, other, signed, symmetric, bits):
     low, high = min(one, other), max(one, other)
-    found = grid.affine(low, high, bits=bits, signed=signed, symmetric=symmetric, power_of_two=power_of_two)
+    found = grid.affine(low, high, bits=bits, signed=signed, symmetric=symmetric)
     assert found.lowest <= found.zero_point <= found.highest
     assert found.round(np.array([0.0]))[0] == 0.0
     inside = np.linspace(min(low, 0.0), max(high, 0.0), 50)
     assert np.abs(found.round(inside) - inside).max() <= found.scale + 1e-12
-    assert not power_of_two or np.log2(found.scale) == round(np.log2(found.scale))
 
 
-def test_next_power_of_two():
-    assert [grid.next_power_of_two(v) for v in (0.25, 0.26, 1.0, 3.0)] == [0.25, 0.5, 1.0, 4.0]
-
-
-def test_weight_scales_by_tensor_channel_and_block():
+def test_weight_scales_are_of_channels_and_leave_room_for_a_bias():
     weight = np.array([[1.0, -2.0, 4.0, 0.5], [0.0, 0.0, 0.0, 0.0]])
-    assert np.unique(grid.weight_scales(weight, granularity="tensor")) == pytest.approx([4 / 127])
     assert grid.weight_scales(weight)[0] == pytest.approx(np.full(4, 4 / 127))
-    assert grid.weight_scales(weight, granularity="block", block=2)[0] == pytest.approx([2 / 127, 2 / 127, 4 / 127, 4 / 127])
     assert grid.weight_scales(weight, floor=0.01)[1] == pytest.approx(np.full(4, 0.01))
-    assert grid.weight_scales(weight, power_of_two=True)[0] == pytest.approx(np.full(4, 2.0**-4))
-    with pytest.raises(ValueError, match="blocks of 3"):
-        grid.weight_scales(weight, granularity="block", block=3)
 
 
 def heavy_tailed(seed: int) -> np.ndarray:

@@ -108,9 +108,7 @@ def check(found: Usage, limits: Limits) -> tuple[Excess, ...]:
     return tuple(Excess(*row) for row in asked if row[2] is not None and row[1] > row[2])  # type: ignore[arg-type]  # the rows are Excess's own fields
 
 
-def usage(
-    artifact: Path, runtime: tuple[Part, ...] = (), *, arena_bytes: int | None = None, name: str = "", parts: tuple[Part, ...] = ()
-) -> Usage:
+def usage(artifact: Path, runtime: tuple[Part, ...] = (), *, arena_bytes: int | None = None, name: str = "", parts: tuple[Part, ...] = ()) -> Usage:
     """Usage of an artifact (file or folder) with its runtime's parts; `name` is the artifact's in the breakdown, by default its file's.
 
     `parts` are the artifact's own, where its files do not say what it takes.

@@ -17,8 +17,11 @@ MAX_LIBRARY_BYTES = 1 << 30
 MAX_RATIO = 200
 """Native code deflates to a third or so; a higher ratio than this is a bomb."""
 
-MACHINES = {"arm64-v8a": 183, "aarch64": 183, "armeabi-v7a": 40, "x86": 3, "x86_64": 62}
+MACHINES = {"arm64-v8a": 183, "aarch64": 183, "armeabi-v7a": 40, "armv7l": 40, "x86": 3, "x86_64": 62}
 """ELF `e_machine` by ABI (System V ABI, ELF header)."""
+
+
+_GIVE = "give the runtime's shared library, or the AAR, APK or wheel that holds it"
 
 
 class Elf(msgspec.Struct, frozen=True):
@@ -43,20 +46,20 @@ def runtime_in(path: Path, abi: str) -> tuple[Part, ...]:
     try:
         head = _head(path)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+        raise UsageError(f"{path}: cannot be read ({error.strerror})", _GIVE) from error
     if head.startswith(b"\x7fELF"):
         if path.stat().st_size > MAX_LIBRARY_BYTES:
-            raise UsageError(f"{path.name}: larger than {MAX_LIBRARY_BYTES} bytes")
+            raise UsageError(f"{path.name}: larger than {MAX_LIBRARY_BYTES} bytes", _GIVE)
         return (_library(path.name, path.read_bytes(), abi, path.name),)
     if head.startswith(b"!<arch>"):
         raise UsageError(f"{path.name}: a static archive is not what ships", "measure the shared library or the AAR that is linked from it")
     if not zipfile.is_zipfile(path):
-        raise UsageError(f"{path.name}: neither a shared library nor an AAR, APK or zip")
+        raise UsageError(f"{path.name}: neither a shared library nor an AAR, APK or zip", _GIVE)
     try:
         with zipfile.ZipFile(path) as archive:
             return _in_archive(archive, path, abi)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError) as error:
-        raise UsageError(f"{path.name}: the archive is damaged or not readable ({error})") from error
+        raise UsageError(f"{path.name}: the archive is damaged or not readable ({error})", "download it again") from error
 
 
 def read_elf(data: bytes) -> Elf:
@@ -95,7 +98,7 @@ def _head(path: Path) -> bytes:
 def _in_archive(archive: zipfile.ZipFile, path: Path, abi: str) -> tuple[Part, ...]:
     entries = archive.infolist()
     if len(entries) > MAX_ENTRIES:
-        raise UsageError(f"{path.name}: {len(entries)} entries, more than {MAX_ENTRIES}")
+        raise UsageError(f"{path.name}: {len(entries)} entries, more than {MAX_ENTRIES}", _GIVE)
     libraries = [e for e in entries if e.filename.endswith(".so") and abi in PurePosixPath(e.filename).parts]
     if not libraries:
         abis = sorted({PurePosixPath(e.filename).parent.name for e in entries if e.filename.endswith(".so")})
@@ -110,7 +113,7 @@ def _in_archive(archive: zipfile.ZipFile, path: Path, abi: str) -> tuple[Part, .
 
 def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> bytes:
     if entry.file_size > MAX_LIBRARY_BYTES or entry.file_size > MAX_RATIO * max(entry.compress_size, 1 << 10):
-        raise UsageError(f"{path.name}: {entry.filename} claims {entry.file_size} bytes from {entry.compress_size}: refused as a zip bomb")
+        raise UsageError(f"{path.name}: {entry.filename} claims {entry.file_size} bytes from {entry.compress_size}: refused as a zip bomb", _GIVE)
     with archive.open(entry) as file:
         data = file.read(entry.file_size + 1)
     if len(data) != entry.file_size:
@@ -121,13 +124,13 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> bytes
 def _library(name: str, data: bytes, abi: str, source: str) -> Part:
     place = name if name == source else f"{source}: {name}"
     if not data.startswith(b"\x7fELF"):
-        raise UsageError(f"{place} is not an ELF library")
+        raise UsageError(f"{place} is not an ELF library", _GIVE)
     try:
         elf = read_elf(data)
     except ValueError as error:
-        raise UsageError(f"{place}: {error}") from error
+        raise UsageError(f"{place}: {error}", "download it again") from error
     if elf.machine != MACHINES.get(abi, elf.machine):
-        raise UsageError(f"{place} is built for another processor than {abi} (ELF machine {elf.machine})")
+        raise UsageError(f"{place} is built for another processor than {abi} (ELF machine {elf.machine})", f"give the library for {abi}")
     note = ""
     if elf.removable_bytes > len(data) // 10:
         note = f"not stripped: {elf.debug_bytes:,} of {len(data):,} bytes are debug information, {elf.symbol_bytes:,} symbol tables"

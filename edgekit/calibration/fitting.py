@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from edgekit.errors import UsageError, close_match
 from edgekit.tensors import Array, Signature, TensorSpec, dequantize
 
+T = TypeVar("T")
 SWAPPED_AXES = {"NHWC": (0, 3, 1, 2), "NCHW": (0, 2, 3, 1)}
 
 
@@ -20,10 +22,16 @@ def unstack(name: str, arrays: Mapping[str, Array], signature: Signature, limit:
     if not lengths:
         return [named]
     if len(set(lengths.values())) > 1:
-        raise UsageError(f"{name}: the inputs hold different numbers of samples: {', '.join(f'{k} {n}' for k, n in lengths.items())}")
+        what = f"{name}: the inputs hold different numbers of samples: {', '.join(f'{k} {n}' for k, n in lengths.items())}"
+        raise UsageError(what, "stack as many of each input")
     count = next(iter(lengths.values()))
-    taken = range(count) if count <= limit else [(2 * i + 1) * count // (2 * limit) for i in range(limit)]
-    return [{key: array[i] if key in lengths else array for key, array in named.items()} for i in taken]
+    return [{key: array[i] if key in lengths else array for key, array in named.items()} for i in spaced(range(count), limit)]
+
+
+def spaced(items: Sequence[T], limit: int) -> list[T]:
+    """At most `limit` items, evenly spaced, in order: a sorted folder often holds one class after the other."""
+    count = len(items)
+    return list(items) if count <= limit else [items[(2 * i + 1) * count // (2 * limit)] for i in range(limit)]
 
 
 def by_input(name: str, arrays: Mapping[str, Array], signature: Signature) -> dict[str, Array]:
@@ -92,13 +100,17 @@ def _convert(name: str, array: Array, spec: TensorSpec) -> Array:
         with np.errstate(over="ignore"):
             values = array.astype(dtype)
         if not np.isfinite(values).all():
-            raise UsageError(f"{name}: {spec.name} has the value {np.abs(array).max():.4g}, which {dtype} cannot hold")
+            raise UsageError(
+                f"{name}: {spec.name} has the value {np.abs(array).max():.4g}, which {dtype} cannot hold", "is it in the units that the model takes?"
+            )
         return values
     if array.dtype.kind == "f" and not (array == np.rint(array)).all():
         raise UsageError(f"{name}: {spec.name} has fractions ({array.dtype}), the model takes {spec.dtype}", "give integers")
     limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if array.size and (array.min() < limits[0] or array.max() > limits[1]):
-        raise UsageError(f"{name}: {spec.name} has values from {array.min()} to {array.max()}, which {spec.dtype} cannot hold")
+        raise UsageError(
+            f"{name}: {spec.name} has values from {array.min()} to {array.max()}, which {spec.dtype} cannot hold", "is it what the model takes?"
+        )
     return array.astype(dtype)
 
 

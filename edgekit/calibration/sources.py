@@ -8,18 +8,16 @@ import sys
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from edgekit import plugins
 from edgekit import preprocess as images
 from edgekit.calibration import fitting
 from edgekit.errors import UsageError, require
 from edgekit.preprocess import Preprocess
-from edgekit.tensors import Array, Signature
-
-T = TypeVar("T")
+from edgekit.tensors import Array, Signature, TensorSpec
 
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 ARRAYS = (".npy", ".npz")
@@ -51,12 +49,6 @@ def open(reference: str, signature: Signature, preprocess: Preprocess | None, li
     raise UsageError(f"{reference}: no such calibration data", TAKES)
 
 
-def spaced(items: Sequence[T], limit: int) -> list[T]:
-    """At most `limit` items, evenly spaced, in order: a sorted folder often holds one class after the other."""
-    count = len(items)
-    return list(items) if count <= limit else [items[(2 * i + 1) * count // (2 * limit)] for i in range(limit)]
-
-
 def _folder(folder: Path, signature: Signature, preprocess: Preprocess | None, limit: int) -> Found:
     files = sorted((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.relative_to(folder).as_posix())
     visible = [p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
@@ -70,7 +62,7 @@ def _folder(folder: Path, signature: Signature, preprocess: Preprocess | None, l
     if len(used) > limit:
         notices.append(f"{limit} of {len(used)} files were taken, evenly spaced")
     names = {p: p.relative_to(folder).as_posix() for p in used}
-    taken = spaced(used, limit)
+    taken = fitting.spaced(used, limit)
     if arrays:
         return Found((sample for p in taken for sample in _array_file(p, names[p], signature, limit)), preprocess, tuple(notices))
     stated = preprocess or _default(signature)
@@ -87,7 +79,7 @@ def _default(signature: Signature) -> Preprocess:
     return Preprocess(resize=(width, height), order=order.order, scale=1.0 if spec.dtype == "uint8" and spec.scale is None else 1 / 255)
 
 
-def _only_input(signature: Signature) -> Any:
+def _only_input(signature: Signature) -> TensorSpec:
     if len(signature.inputs) != 1:
         names = ", ".join(spec.name for spec in signature.inputs)
         raise UsageError(f"images feed one input, the model has {len(signature.inputs)}: {names}", "give .npz files with one key an input")
@@ -108,7 +100,7 @@ def _image(path: Path, name: str, signature: Signature, preprocess: Preprocess) 
     except UsageError as error:
         raise UsageError(error.message if error.message.startswith(name) else f"{name}: {error.message}", error.hint) from error
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:  # what Pillow's decoders raise on bad data
-        raise UsageError(f"{name}: not a readable image: {error}") from error
+        raise UsageError(f"{name}: not a readable image: {error}", "leave it out, or save it again") from error
 
 
 def _array_file(path: Path, name: str, signature: Signature, limit: int) -> Iterator[tuple[str, Mapping[str, Array]]]:

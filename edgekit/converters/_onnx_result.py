@@ -15,7 +15,7 @@ from edgekit.formats.tflite_flatbuffer import write
 from edgekit.tensors import Signature, TensorSpec
 
 
-def result(source: Model, proto: Any, ends: tuple[Sequence[str], Sequence[str]], workdir: Path, notices: Sequence[str] = ()) -> Model:
+def result(source: Model, proto: Any, ends: tuple[Sequence[str], Sequence[str]], workdir: Path) -> Model:
     """The converted model; `ends` are the proto's names of the inputs and outputs, in the source's order. It is written to `workdir`."""
     names = source.signature
     wanted = {**dict(zip(ends[0], [s.name for s in names.inputs], strict=True)), **dict(zip(ends[1], [s.name for s in names.outputs], strict=True))}
@@ -27,7 +27,7 @@ def result(source: Model, proto: Any, ends: tuple[Sequence[str], Sequence[str]],
     path = write(workdir / f"{source.name}.onnx", proto.SerializeToString(deterministic=True))
     made = onnx.from_proto(proto, source.name, digest_of_files(path), {s.name: s.shape for s in names.inputs}, path)
     signature = Signature(_agreed(names.inputs, made.signature.inputs), _agreed(names.outputs, made.signature.outputs))
-    return dataclasses.replace(made, signature=signature, notices=(*source.notices, *notices, *made.notices), examples=source.examples)
+    return dataclasses.replace(made, signature=signature, notices=(*source.notices, *made.notices), examples=source.examples)
 
 
 def _check_known(proto: Any, name: str) -> None:

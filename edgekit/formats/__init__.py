@@ -23,7 +23,6 @@ from edgekit.tensors import Array, Arrays, Signature
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-FORMATS = ("torch", "keras", "savedmodel", "onnx", "tflite", "mlprogram")
 
 SUFFIXES = {
     ".pt2": "torch",

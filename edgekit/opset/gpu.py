@@ -8,7 +8,6 @@ from edgekit.graph import GraphTensor, Operator
 from edgekit.opset import rules
 from edgekit.opset.view import View
 
-NUMBERS = frozenset(("float32", "int8", "uint8"))
 CAST_TYPES = frozenset(("bool", "int32", "float32", "float16"))
 
 

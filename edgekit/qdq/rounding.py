@@ -42,13 +42,11 @@ def round_weights(
     *,
     method: str = "second-order",
     bits: int = 8,
-    per_tensor: Sequence[str] = (),
-    power_of_two: bool = False,
     progress: Progress = silent,
 ) -> Weights:
     """Round every linear layer of a canonical graph by `method` (`nearest`, `bias`, `second-order`); deterministic.
 
-    `seen` are the histograms of its activations; `per_tensor` names the kinds of layers whose weights share one scale.
+    `seen` are the histograms of its activations.
     """
     made = protos.copy(proto)
     found, by_data = layers.find(made), method != "nearest" and bool(samples)
@@ -61,7 +59,7 @@ def round_weights(
             progress(number, len(found), "round weights")
             linear = layer.layer(protos.constants_of(made, layer.weight, layer.bias))
             own = bits if bits >= 8 or linear.weight.shape[1] >= NARROW_INPUTS else 8
-            steps = _scales(layer, linear.weight, linear.bias, seen.get(layer.input), own, per_tensor, power_of_two)
+            steps = _scales(linear.weight, linear.bias, seen.get(layer.input), own)
             if by_data and layer.window is not None:
                 read, wanted = _gathered(flows, layer, linear.weight.shape[1], len(samples), method)
                 results.append(round_layer(linear, read, wanted, method=method, bits=own, scales=steps))
@@ -76,14 +74,10 @@ def round_weights(
     return Weights(made, scales, bits, left_alone(results), widths)
 
 
-def _scales(layer: OnnxLayer, weight: Array, bias: Array, seen: Histogram | None, bits: int, per_tensor: Sequence[str], power_of_two: bool) -> Array:
-    import numpy as np
-
+def _scales(weight: Array, bias: Array, seen: Histogram | None, bits: int) -> Array:
     reach = max(-seen.low, seen.high) if seen and len(bias) == len(weight) else 0.0
     floor = bias_floor(bias, reach, 65535)  # with 16-bit activations too
-    if layer.kind in per_tensor:
-        return grid.weight_scales(weight, bits=bits, granularity="tensor", power_of_two=power_of_two, floor=float(np.max(floor)))
-    return grid.weight_scales(weight, bits=bits, power_of_two=power_of_two, floor=floor)
+    return grid.weight_scales(weight, bits=bits, floor=floor)
 
 
 def _gathered(flows: Sequence[stream.Stream], layer: OnnxLayer, k: int, samples: int, method: str) -> tuple[Split, Split]:

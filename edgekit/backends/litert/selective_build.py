@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgekit.budget import Usage, format_size
-from edgekit.budget.binaries import runtime_in
+from edgekit.budget import Usage
 from edgekit.budget.catalogue import load, part
 from edgekit.graph import Graph, Operator
 
@@ -53,28 +52,6 @@ class Saving(msgspec.Struct, frozen=True):
     note: str
 
 
-class Gain(msgspec.Struct, frozen=True):
-    """A trimmed build against the full one, both measured. `kept` are the operators that stay, as explanation."""
-
-    full_bytes: int
-    trimmed_bytes: int
-    kept: tuple[Kept, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Whether trimming made the libraries smaller."""
-        return self.trimmed_bytes < self.full_bytes
-
-    @property
-    def message(self) -> str:
-        """The two sizes, and what to look at when nothing was gained."""
-        sizes = f"trimmed {format_size(self.trimmed_bytes)}, full {format_size(self.full_bytes)}"
-        if self.passed:
-            return f"{sizes}: {format_size(self.full_bytes - self.trimmed_bytes)} saved"
-        names = ", ".join(k.type for k in self.kept) or "none given"
-        return f"{sizes}: nothing was gained, so the operator list did not reach this build (operators to keep: {names})"
-
-
 def trim(graph: Graph, folder: Path) -> dict[str, str]:
     """Write the files of a selective build for `graph` into `folder`; file name -> what it is for."""
     found = kept(graph)
@@ -98,24 +75,18 @@ def kept(graph: Graph) -> tuple[Kept, ...]:
     return tuple(_kept(graph, operators) for _, operators in sorted(by_type.items()))
 
 
-def estimate(platform: str = PLATFORM) -> Saving | None:
-    """The saving that reported builds suggest for `platform`; None where none is known. The largest reported trimmed build is taken."""
+def estimate() -> Saving | None:
+    """The saving that reported builds suggest; None where none is known. The largest reported trimmed build is taken."""
     catalogue = load("litert")
-    here = [r for r in catalogue.rows if r.platform == platform]
+    here = [r for r in catalogue.rows if r.platform == PLATFORM]
     full = Usage(tuple(part(catalogue, r) for r in here if r.ships and r.category == "runtime" and not r.accelerators))
     trimmed = [r for r in here if r.variant == "trimmed" and r.download_bytes]
     if not full.parts or not trimmed:
         return None
     largest = max(trimmed, key=lambda row: row.download_bytes or 0)
     before, after = full.total_bytes("download"), largest.download_bytes or 0
-    note = "from builds of other models, of an older runtime; measure your own build and compare it with the full one"
-    return Saving(platform, before, after, max(before - after, 0), "estimated", (*(p.source for p in full.parts), largest.library), note)
-
-
-def compare(full: Path, trimmed: Path, abi: str, graph: Graph | None = None) -> Gain:
-    """Measure both builds for one ABI (AAR, APK, zip or .so). Raises `UsageError` when one has no library for it."""
-    sizes = [Usage(runtime_in(path, abi)).total_bytes() for path in (full, trimmed)]
-    return Gain(sizes[0], sizes[1], kept(graph) if graph else ())
+    note = "from builds of other models, of an older runtime; package with --runtime-aar to measure your own build"
+    return Saving(PLATFORM, before, after, max(before - after, 0), "estimated", (*(p.source for p in full.parts), largest.library), note)
 
 
 def _kept(graph: Graph, operators: list[Operator]) -> Kept:

@@ -48,10 +48,10 @@ def estimate_file(graph: Graph, folder: Path) -> dict[str, str]:
     return {"estimate.json": FILES["estimate.json"]}
 
 
-def estimate(platform: str = PLATFORM) -> Saving | None:
-    """The saving that the reported reduced build suggests for `platform`; None where none is known."""
+def estimate() -> Saving | None:
+    """The saving that the reported reduced build suggests; None where none is known."""
     catalogue = load("onnxruntime")
-    here = [row for row in catalogue.rows if row.platform == platform]
+    here = [row for row in catalogue.rows if row.platform == PLATFORM]
     full = Usage(tuple(part(catalogue, row) for row in here if row.ships and row.category == "runtime"))
     reported = {row.variant: row for row in here if row.kind == "reported" and row.installed_bytes}
     if not full.parts or "trimmed" not in reported or "full" not in reported:
@@ -60,7 +60,7 @@ def estimate(platform: str = PLATFORM) -> Saving | None:
     before = full.total_bytes()
     after = round(before * ratio)
     note = "by the ratio of one reported pair of builds, of another model; measure your own build and compare it with the full one"
-    return Saving(platform, before, after, before - after, "estimated", tuple(p.source for p in full.parts), note)
+    return Saving(PLATFORM, before, after, before - after, "estimated", tuple(p.source for p in full.parts), note)
 
 
 def sources(model: Path, folder: Path) -> dict[str, str]:

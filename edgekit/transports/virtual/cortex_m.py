@@ -25,7 +25,7 @@ _BESIDE_NPU = "tflm-ethos-u"
 def connect(name: str, options: Mapping[str, Any]) -> VirtualCore:
     """The emulated core `name`. Raises `UsageError` for an option: it has none."""
     if options:
-        raise UsageError(f"virtual:{name} has no option {next(iter(options))!r}")
+        raise UsageError(f"virtual:{name} has no option {next(iter(options))!r}", "it takes none")
     return VirtualCore(name)
 
 

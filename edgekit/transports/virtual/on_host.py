@@ -21,7 +21,7 @@ class OnHost:
 
     def __init__(self, name: str, options: Mapping[str, Any], stands_for: Mapping[str, Any], check: Callable[[Path], None] | None = None) -> None:
         if options:
-            raise UsageError(f"virtual:{name} has no option {next(iter(options))!r}")
+            raise UsageError(f"virtual:{name} has no option {next(iter(options))!r}", "it takes none")
         self._link = local.connect("", {})
         self._stands_for, self._check = stands_for, check
 
