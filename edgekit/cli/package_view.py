@@ -111,4 +111,4 @@ def _device(manifest: Manifest) -> str:
     simulated = {"onnxruntime-qnn": f"virtual:{target.name}", "dpu": "virtual:dpu", "coreml": "virtual:coreml"}.get(target.runtime.name)
     if simulated or target.os == "none":
         return simulated or _core(manifest)
-    return {"android": "adb: (a phone), or virtual:android-arm64", "linux": "ssh:USER@HOST"}.get(target.os, "local:")
+    return {"android": "virtual:android-arm64  # or adb: for the phone on the cable", "linux": "ssh:USER@HOST"}.get(target.os, "local:")
