@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import os
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -167,6 +169,21 @@ def test_pickles_are_refused_and_never_run(tmp_path, monkeypatch):
         formats.open(str(tmp_path / "state.pt"))
     assert "package.module:function" in error.value.hint
     assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("place", ["data/sample_inputs/model.pt", "data/constants/opaque_obj_0"])
+def test_a_pickle_inside_a_program_is_refused_and_never_run(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    torch.export.save(torch.export.export(DynamicHeight(), (torch.zeros(1, 1, 8, 8),)), tmp_path / "net.pt2")
+    bomb = io.BytesIO()
+    torch.save(Bomb(), bomb)
+    with zipfile.ZipFile("net.pt2") as source, zipfile.ZipFile("bomb.pt2", "w") as sink:
+        for name in {*source.namelist(), f"net/{place}"}:
+            sink.writestr(name, bomb.getvalue() if name == f"net/{place}" else source.read(name))
+    with pytest.raises(ConversionError, match=r"bomb\.pt2"):
+        formats.open("bomb.pt2")
+    assert not (tmp_path / "exploded").exists()
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
 
 def test_damaged_files_are_named(tmp_path):

@@ -203,6 +203,10 @@ def test_a_listing_that_leaves_the_folder_is_refused() -> None:
     for line in (f"{'0' * 64}  ./../x", f"{'0' * 64}  /etc/passwd", "zz  ./x", f"{'0' * 64}  "):
         with pytest.raises(RunnerError):
             folders.listing(line)
+    twice, folder = "\n".join([f"{'0' * 64}  ./x"] * 2), f"{'0' * 64}  ./x\n{'0' * 64}  ./x/y"
+    for text in (twice, folder, f"{'0' * 64}  ./."):
+        with pytest.raises(RunnerError, match="names one twice"):
+            folders.listing(text)
 
 
 def test_facts_of_a_phone_are_read_from_its_properties() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
+import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -117,6 +118,8 @@ def _kind(path: Path) -> str:
         return "not a PyTorch archive (a truncated file, or a pickle of an old PyTorch)"
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
+    if any("/constants/opaque_obj" in name for name in names):
+        return "an exported program with pickled Python objects"
     if any(name.endswith(("models/model.json", "serialized_exported_program.json")) for name in names):
         return "program"
     if any(name.endswith("/constants.pkl") for name in names):
@@ -126,10 +129,25 @@ def _kind(path: Path) -> str:
     return "a zip file that holds no PyTorch model"
 
 
+@contextlib.contextmanager
+def _no_pickled_code() -> Iterator[None]:
+    """Where a part of an archive is no plain tensor, PyTorch's loader runs its pickle; a variable of PyTorch's own forbids that."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
 def _open_program(path: Path, inputs: Shapes) -> Model:
     torch = require("torch", extra="torch", purpose="reading an exported program")
     try:
-        program = torch.export.load(path)
+        with _no_pickled_code():
+            program = torch.export.load(path)
     except Exception as error:  # the loader raises whatever its parts raise
         raise ConversionError(f"{path}: not a readable exported program ({_first_line(error)})", "export it again with this PyTorch") from error
     specs = input_specs(program)

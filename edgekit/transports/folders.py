@@ -45,7 +45,10 @@ def manifest(folder: Path) -> tuple[Entry, ...]:
 
 
 def listing(text: str) -> tuple[Remote, ...]:
-    """Read what `sha256sum` printed for a result folder. Raises `RunnerError` (stage `output`) for a name that leaves it."""
+    """Read what `sha256sum` printed for a result folder.
+
+    Raises `RunnerError` (stage `output`) for a name that leaves it, and for names that no one folder can hold.
+    """
     files = []
     for line in text.splitlines():
         sha256, _, name = line.partition(" ")
@@ -54,6 +57,9 @@ def listing(text: str) -> tuple[Remote, ...]:
             raise RunnerError(f"the device's list of result files is malformed: {line[:120]!r}", stage="output")
         inside(Path("result"), name)
         files.append(Remote(str(PurePosixPath(name)), sha256))
+    names = {file.name for file in files}
+    if len(names) < len(files) or names & {str(parent) for name in names for parent in PurePosixPath(name).parents}:
+        raise RunnerError("the device's list of result files names one twice, or one as the folder of another", stage="output")
     if len(files) > MAX_FILES:
         raise RunnerError(f"the run left {len(files)} files, more than {MAX_FILES}", stage="output")
     return tuple(files)
