@@ -58,7 +58,7 @@ def listing(text: str) -> tuple[Remote, ...]:
         inside(Path("result"), name)
         files.append(Remote(str(PurePosixPath(name)), sha256))
     names = {file.name for file in files}
-    if len(names) < len(files) or names & {str(parent) for name in names for parent in PurePosixPath(name).parents}:
+    if len(names) < len(files) or names & {".", *(str(parent) for name in names for parent in PurePosixPath(name).parents)}:
         raise RunnerError("the device's list of result files names one twice, or one as the folder of another", stage="output")
     if len(files) > MAX_FILES:
         raise RunnerError(f"the run left {len(files)} files, more than {MAX_FILES}", stage="output")
