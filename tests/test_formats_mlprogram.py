@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from edgekit import formats
+from edgekit import formats, opset
 from edgekit.cli import main
 from edgekit.errors import BundleError, EdgekitError
+from edgekit.formats import mlprogram
 from edgekit.virtual.coreml import package
 from tests import coreml_packages as made
 from tests.test_backend_coreml_taps import chain
@@ -76,3 +78,16 @@ def test_an_operator_that_core_ml_does_not_have_is_named(tmp_path: Path) -> None
     with pytest.raises(EdgekitError, match=r"wonder \(layer the_layer\)") as caught:
         formats.session(opened)
     assert caught.value.exit_code == 4
+
+
+def test_an_operator_s_data_comes_before_its_weights(tmp_path: Path) -> None:
+    """A package has its parameters in any order, a short bias is shown as an attribute: verdicts must not take the weights for data."""
+    weight, bias = np.zeros((4, 3, 3, 3), np.float16), made.literal(np.zeros(4), "float16")
+    operations = [
+        made.operation("const", "w", {}, [made.named("w", "float16", weight.shape)], {"val": made.literal(weight, "float16")}),
+        made.operation("conv", "c", {"bias": bias, "weight": "w", "x": "x"}, [made.named("y", "float16", (1, 4, 30, 40))]),
+    ]
+    data = made.model({"x": ("float16", (1, 3, 32, 42))}, {"y": "float16"}, made.block(operations, ["y"]))
+    graph = mlprogram.graph(formats.open(str(made.write(tmp_path / "net.mlpackage", data))))
+    assert [graph.tensors[index].name for index in graph.operators[0].inputs] == ["x", "w"]
+    assert opset.judge(graph, "ane", {"ane_feature_level": 1})[0].status == "accelerated"

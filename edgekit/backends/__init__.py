@@ -6,7 +6,7 @@ Backends do not know one another. Third parties add one through the entry-point 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -51,7 +51,8 @@ class Context:
 
     `calibration` are real-valued input sets of the model's signature; `io` is `float32`, `int8` or `image` (what crosses the artifact's edge):
     `preprocess` then says what becomes of a pixel. `workdir` is an empty folder that the caller removes; `progress(done, of, what)` may be called
-    at any time. `limits` are for telling which of several ways would fit: the caller holds the artifact to them.
+    at any time. `limits` are for telling which of several ways would fit: the caller holds the artifact to them. `others` are more shapes that the
+    artifact is to take, by input name.
     """
 
     target: Target
@@ -61,6 +62,7 @@ class Context:
     progress: Progress = silent
     limits: Limits = dataclasses.field(default_factory=Limits)
     preprocess: Preprocess | None = None
+    others: Sequence[Mapping[str, tuple[int, ...]]] = ()
 
 
 class Tap(msgspec.Struct, frozen=True):
@@ -77,7 +79,8 @@ class Backend(Protocol):
     One that can show the inside of its artifacts also has `tapped(artifact, out) -> (Artifact, tuple[Tap, ...])`, for `edgekit drift`; one whose
     artifacts become part of firmware, or whose runtime's selective build starts from the model itself, has `sources(artifact, folder)`, which
     writes more files of the bundle's `trim/` folder; one whose sessions
-    keep the state of a model from sample to sample says `carries_state = True`; one that builds image inputs says `takes_images = True`.
+    keep the state of a model from sample to sample says `carries_state = True`; one that builds image inputs says `takes_images = True`; one
+    whose artifacts take several listed shapes says `enumerates_shapes = True`.
     """
 
     name: str

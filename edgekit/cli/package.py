@@ -13,6 +13,9 @@ from edgekit.errors import UsageError
 PRECISIONS = "auto, fp32, fp16, w8, w8-dynamic, w8a8, w8a16 (a target may have more: 'edgekit targets NAME')"
 
 
+INPUT_HELP = "Shape of an input; needed where the model leaves it open. Core ML: 1x3x224x224,1x3x320x320 for several."
+
+
 def _bytes(size: str) -> int:
     from edgekit.budget import parse_size
 
@@ -53,7 +56,7 @@ def _bytes(size: str) -> int:
 )
 @click.option("--calibration", "-c", metavar="DATA", help="Folder of images or .npy/.npz, one .npz, or package.module:function.")
 @click.option("--preprocess", metavar="SPEC", help="How images become inputs: resize=256,crop=224,mean=0.5:0.5:0.5,... or a .toml file.")
-@click.option("--input", "inputs", multiple=True, metavar="NAME=1x3x224x224", help="Shape of an input; needed where the model leaves it open.")
+@click.option("--input", "inputs", multiple=True, metavar="NAME=1x3x224x224", help=INPUT_HELP)
 @click.option("--name", default="", metavar="NAME", help="Name of the bundle; default: the model's.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), default=Path(), help="Folder (or .edgekit file) to write to.  [default: .]")
 @click.option(
@@ -77,7 +80,7 @@ def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...
 
     limits = Limits(**{name: values.pop(name) for name in Limits.__struct_fields__})  # parameters are called as the fields they fill
     preprocessing = parse_preprocess(preprocess) if preprocess else None
-    options = packager.Options(inputs=shapes(inputs), preprocess=preprocessing, limits=limits, **values)
+    options = packager.Options(inputs=shapes(inputs), others=more_shapes(inputs), preprocess=preprocessing, limits=limits, **values)
     output.check_writable(json_to)
     with output.progress() as report:
         outcome = packager.package(model, target, options, report)
@@ -89,16 +92,25 @@ def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...
 
 
 def shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """The shapes of `--input NAME=1x3x224x224`. Raises `UsageError`."""
-    return dict(_shape(text) for text in texts)
+    """The shapes of `--input NAME=1x3x224x224`, the first of each where there are several. Raises `UsageError`."""
+    return {name: found[0] for name, found in map(_shapes, texts)}
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+def more_shapes(texts: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """The other shapes of `--input NAME=1x3x224x224,1x3x320x320`. Raises `UsageError` when inputs have several, but not as many."""
+    found = {name: shapes[1:] for name, shapes in map(_shapes, texts) if len(shapes) > 1}
+    if len({len(others) for others in found.values()}) > 1:
+        counts = ", ".join(f"{name} {len(others) + 1}" for name, others in found.items())
+        raise UsageError(f"--input: as many shapes for each input, not {counts}", "the first of one belongs to the first of the others")
+    return found
+
+
+def _shapes(text: str) -> tuple[str, tuple[tuple[int, ...], ...]]:
     name, separator, sizes = text.rpartition("=")
     try:
-        shape = tuple(int(size) for size in sizes.lower().split("x"))
+        found = tuple(tuple(int(size) for size in shape.split("x")) for shape in sizes.lower().split(","))
     except ValueError:
-        shape = ()
-    if not separator or not name or not shape or min(shape) < 1:
+        found = ()
+    if not separator or not name or not found or min(map(min, found)) < 1 or len({len(shape) for shape in found}) > 1:
         raise UsageError(f"--input {text}: not NAME=SIZExSIZE", "for example --input image=1x3x224x224")
-    return name, shape
+    return name, found

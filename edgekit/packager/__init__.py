@@ -16,6 +16,7 @@ from edgekit import target as targets
 from edgekit.backends import Backend
 from edgekit.budget import boards
 from edgekit.errors import UsageError, close_match
+from edgekit.packager import variants
 from edgekit.packager.candidates import search
 from edgekit.packager.contents import files, manifest
 from edgekit.packager.findings import judge
@@ -61,6 +62,7 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
     options = dataclasses.replace(options, limits=boards.within(options.limits, options.board, target))
     _check_precision(options.precision, target, backend)
     _check_edge(options, target, backend)
+    variants.check(options, target, getattr(backend, "enumerates_shapes", False))
     if not options.rebuild and (repeat := repeats.find(_key(reference, target, options))):
         return _repeat(repeat)
     progress(0, 0, "opening the model")
@@ -76,6 +78,7 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
         with _no_collection():
             model, route = hops.convert(source, job.reference.run, backend.accepts, data.hop, target.tolerance.conversion, job.work, progress)
         plan, best = search(job, model)
+        best = variants.verified(job, reference, best)
         made = manifest(job, best, plan, route)
         findings = judge(job, best, made)
         if any(finding.severity == "error" for finding in findings):

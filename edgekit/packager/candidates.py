@@ -11,7 +11,7 @@ from edgekit import budget, hops, opset, parity, planner
 from edgekit.backends import Artifact, Context
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
-from edgekit.packager.job import Built, Job
+from edgekit.packager.job import Built, Job, shapes_of
 from edgekit.parity import OutputParity
 from edgekit.planner import Candidate, Plan, Point
 from edgekit.quantize import choices
@@ -29,7 +29,8 @@ def search(job: Job, model: Model) -> tuple[Plan, Built]:
     folder = job.work / "build"
     folder.mkdir()
     with hops.translated(f"preparing {model.name} for {job.target.backend}"):
-        context = Context(job.target, data.train or data.random, folder, options.io, job.progress, options.limits, options.preprocess)
+        others = shapes_of(options.others)
+        context = Context(job.target, data.train or data.random, folder, options.io, job.progress, options.limits, options.preprocess, others)
         build = job.backend.prepare(model, context)
     job.progress(0, 0, "running the float reference")
     expected = job.reference.run(data.judged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgekit.backends import Artifact, Backend
@@ -20,9 +21,13 @@ from edgekit.target import Target
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the user asked for; see `edgekit package --help`. `out` is a folder, or a file that ends in `.edgekit`."""
+    """What the user asked for; see `edgekit package --help`. `out` is a folder, or a file that ends in `.edgekit`.
+
+    `others` are more shapes of inputs that the artifact is to take, as many for each input that has any.
+    """
 
     inputs: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    others: dict[str, tuple[tuple[int, ...], ...]] = dataclasses.field(default_factory=dict)
     calibration: str | None = None
     preprocess: Preprocess | None = None
     precision: str = "auto"
@@ -85,3 +90,8 @@ class Built:
     point: Point
     usage: Usage
     loss: tuple[OutputParity, ...]
+
+
+def shapes_of(others: Mapping[str, Sequence[tuple[int, ...]]]) -> list[dict[str, tuple[int, ...]]]:
+    """Shapes by input name, one dict for each shape that an artifact takes beside the first."""
+    return [dict(zip(others, row, strict=True)) for row in zip(*others.values(), strict=True)]

@@ -11,6 +11,7 @@ from edgekit.graph import Graph
 
 name = "coreml"
 takes_images = True
+enumerates_shapes = True
 accepts = ("mlprogram",)
 precisions = ("fp32", "fp16", "w8", "w8a8", "p8", "p6", "p4")
 """`w8`: 8-bit linear weights; `p8`, `p6`, `p4`: weights from tables of 256, 64 and 16 values; all of them compute in half precision."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgekit import formats
 from edgekit.backends import Artifact, Candidate, Context
-from edgekit.backends.coreml import activations, halfrange, images, program, rounding, stream
+from edgekit.backends.coreml import activations, flexible, halfrange, images, program, rounding, stream
 from edgekit.backends.coreml.halfrange import Legal
 from edgekit.backends.coreml.rounding import Recipe, Stored
 from edgekit.errors import ConversionError
@@ -23,6 +23,7 @@ from edgekit.virtual.coreml.hazards import Hazard
 from edgekit.virtual.coreml.plan import Plan
 from edgekit.virtual.coreml.plan import prepare as prepared
 from edgekit.virtual.coreml.session import Session as Interpreted
+from edgekit.virtual.coreml.shapes import resolved
 from edgekit.virtual.coreml.spec import Operation
 
 LOOKED_AT = 4
@@ -44,6 +45,8 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     if context.io not in ("float32", "image"):
         raise ConversionError(f"Core ML packages have float32 or image edges, not {context.io}", "leave out --io")
     own = own_precision(model)
+    if own is not None and context.others:
+        raise ConversionError(f"{model.name} is already {own}: its shapes stay what they are", "give the float32 package")
     if own is not None and context.io == "image":
         raise ConversionError(f"{model.name} is already {own}: its inputs stay what they are", "give the float32 package, or leave out --io")
     if context.io == "image":
@@ -137,6 +140,12 @@ class _Source:
             made = program.compressed(made, self.deployment, stored, read)
         return self.finish(candidate, made, (*told, *_notices(stored, candidate, method)))
 
+    def stored(self, other: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Another shape as the package knows it, by its own names; images are [1, channels, height, width] there."""
+        names, planar = mlprogram.feature_names(self.model), {spec.name for spec in self.model.signature.inputs if spec.pixels}
+        last = {spec.name for spec in self.model.signature.inputs if spec.pixels and spec.pixels.layout == "NHWC"}
+        return {names[n]: (s[0], s[3], *s[1:3]) if n in planar & last else s for n, s in other.items()}
+
     def broken(self, artifact: Artifact) -> tuple[Hazard, ...]:
         """Results that are no longer finite on the samples."""
         package = mlprogram.package_of(_opened(artifact.path))
@@ -155,6 +164,8 @@ class _Source:
         shutil.rmtree(folder, ignore_errors=True)
         specs = self.model.signature
         path = mlprogram_write.save(made, folder, [names[s.name] for s in specs.inputs], [names[s.name] for s in specs.outputs])
+        if self.context.others:
+            flexible.enumerated(path, [self.stored(other) for other in self.context.others], self.deployment)
         return _artifact(self.model, path, candidate, notices)
 
 
@@ -207,4 +218,5 @@ def emulate(artifact: Artifact) -> Session:
 
 def graph(artifact: Artifact) -> Graph:
     """The operators of the package."""
-    return mlprogram.graph(_opened(artifact.path))
+    opened = _opened(artifact.path)
+    return mlprogram.graph(dataclasses.replace(opened, handle=resolved(mlprogram.package_of(opened))))

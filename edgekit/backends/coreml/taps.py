@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgekit.backends import Artifact, Tap
 from edgekit.tensors import Signature, TensorSpec
-from edgekit.virtual.coreml import package, rewire, spec
+from edgekit.virtual.coreml import package, rewire, shapes, spec
 
 
 def tapped(artifact: Artifact, out: Path) -> tuple[Artifact, tuple[Tap, ...]]:
@@ -16,7 +16,7 @@ def tapped(artifact: Artifact, out: Path) -> tuple[Artifact, tuple[Tap, ...]]:
 
     Left out are constants, tensors of types that Core ML gives to no app, without axes, and of sizes that are known at run time only.
     """
-    opened = package.read(artifact.path)
+    opened = shapes.resolved(package.read(artifact.path))
     own = {artifact.runtime_names.get(item.name, item.name): item.name for item in artifact.signature.outputs}
     taps: list[Tap] = []
     added: list[spec.Named] = []

@@ -13,6 +13,10 @@ PLAIN_LIMIT = 16
 """Small constants are shown as attributes, larger ones are tensors."""
 
 
+DATA = {"x": 0, "values": 0, "y": 1}
+"""Parameters that come first: a package has them in any order, and verdicts look for an operator's data in front."""
+
+
 class _Listing:
     def __init__(self) -> None:
         self.tensors: list[GraphTensor] = []
@@ -66,7 +70,7 @@ def _operator(operation: spec.Operation, listing: _Listing, version: int) -> Non
     inputs: list[int] = []
     attributes: dict[str, Any] = {}
     literals = {name: (value,) for name, value in operation.attributes.items() if name != "name"}
-    for parameter, bindings in (*operation.inputs.items(), *literals.items()):
+    for parameter, bindings in (*sorted(operation.inputs.items(), key=lambda item: DATA.get(item[0], 2)), *literals.items()):
         for binding in bindings:
             name = binding if isinstance(binding, str) else f"{operation.name}.{parameter}"
             if isinstance(binding, spec.Constant):

@@ -155,7 +155,7 @@ _IMAGE: Table = {
     1: Field("width", "int"),
     2: Field("height", "int"),
     3: Field("color", "int"),
-    21: _one("enumerated", dict),
+    21: _one("enumerated", lambda: {1: _many("sizes", lambda: {1: Field("width", "uint"), 2: Field("height", "uint")})}),
     31: _one("range", dict),
 }
 _FEATURE_TYPE: Table = {

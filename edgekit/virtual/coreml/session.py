@@ -50,7 +50,13 @@ class Session:
             raise RunnerError(f"unknown input {', '.join(sorted(unknown))}", f"inputs: {', '.join(x.name for x in wanted)}", stage="input")
         images = {feature.name: feature for feature in self._program.features_in if feature.channels}
         given = {name: _planar(array, images[name]) if name in images else array for name, array in inputs.items()}
-        return {item.name: _tensor(item, given) for item in wanted}
+        listed = {feature.name: feature.shapes for feature in self._program.features_in if feature.shapes}
+        tensors = {item.name: _tensor(item, given) for item in wanted}
+        for name, shapes in listed.items():
+            if tuple(tensors[name].shape) not in shapes:
+                known = ", ".join("x".join(map(str, shape)) for shape in shapes)
+                raise RunnerError(f"input {name} is {list(tensors[name].shape)}, and the package lists {known}", stage="input")
+        return tensors
 
     def compute(self, tensors: Mapping[str, Any]) -> list[Any]:
         """The program's outputs, in its order, as it makes them."""

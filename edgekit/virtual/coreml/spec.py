@@ -64,7 +64,7 @@ class Feature:
     """An input, output or state as the app sees it. `channels` is above 0 for an image, `shape` is then (1, channels, height, width), as the
     program takes it; with `reversed` in the order blue, green, red.
 
-    `flexible` says that the interface allows other shapes than `shape`.
+    `flexible` says that the interface allows other shapes than `shape`; `shapes` are those that it lists, if it does.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Feature:
     channels: int = 0
     flexible: bool = False
     reversed: bool = False
+    shapes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +173,7 @@ def _feature(message: dict[str, Any]) -> Feature:
             channels,
             "enumerated" in image or "range" in image,
             image.get("color") == schema.BGR,
+            tuple((1, channels, size.get("height", 0), size.get("width", 0)) for size in image.get("enumerated", {}).get("sizes", ())),
         )
     if "array" in kind:
         array = kind["array"]
@@ -181,6 +183,7 @@ def _feature(message: dict[str, Any]) -> Feature:
             tuple(array.get("shape", ())),
             0,
             "enumerated" in array or "range" in array,
+            shapes=tuple(tuple(shape.get("shape", ())) for shape in array.get("enumerated", {}).get("shapes", ())),
         )
     return Feature(name, next(iter(kind), "unknown"), ())
 
