@@ -1,7 +1,8 @@
 """Hexagon artifacts beside the plain calls of onnxruntime: time to quantize and compile in one precision, and accuracy at equal bytes.
 
-`python -m benchmarks.bench_qnn time` runs both sides in processes of their own, rounding to nearest; `accuracy` compares the QDQ files of the
-stock configuration and of edgekit on natural crops, in one process, with the CPU provider.
+`python -m benchmarks.bench_qnn time` runs both sides in processes of their own, rounding to nearest; `accuracy` compares edgekit with the stock
+configuration on natural crops, both on the HTP simulator (about two seconds a crop and precision) and with the CPU provider, and writes the rows
+into docs/hexagon.md.
 """
 
 from __future__ import annotations
@@ -16,10 +17,17 @@ import numpy as np
 from benchmarks import measure
 from edgekit import converters, formats, hops, parity, target
 from edgekit.backends import Candidate, Context, qnn
+from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.tensors import Arrays
 from tests.zoo import table
 
-MODEL, CALIBRATION, HELD_OUT = "efficientnet-lite0", 16, 64
+MODEL, CALIBRATION, HELD_OUT = "efficientnet-lite0", 32, 64
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "hexagon.md"
+START, END = "<!-- table: python -m benchmarks.bench_qnn accuracy -->\n", "<!-- end of table -->\n"
+HEAD = (
+    "| precision | by | SQNR, simulator | top-1 | SQNR, CPU | top-1 | QDQ file, bytes | context binary, bytes |",
+    "| --- | --- | --- | --- | --- | --- | ---: | ---: |",
+)
 LIMIT = 1.15
 
 
@@ -36,38 +44,75 @@ def timed() -> None:
         measure.side_by_side("QDQ and context binary, a8w8, rounded to nearest", *sides, limit=LIMIT)
 
 
-def accuracy() -> None:
-    """Print bytes, SQNR and top-1 agreement of both sides' QDQ files."""
+def accuracy(folder: str = "") -> None:
+    """Measure every precision and the stock files of as many bits, print the rows as they come, and write them into the document.
+
+    With a `folder` what it holds of an interrupted run is taken from there.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        path = converted(folder)
-        float_model = formats.open(str(path))
-        judged = samples(HELD_OUT, 7)
+        work = Path(folder or scratch)
+        path = work / "float.onnx" if (work / "float.onnx").exists() else converted(work)
+        float_model, judged = formats.open(str(path)), samples(HELD_OUT, 7)
         right = hops.run(formats.session(float_model), float_model.signature, judged)
-        for activations in (8, 16):
-            stock = folder / f"stock{activations}.onnx"
-            quantize_plainly(path, stock, activations)
-            (folder / str(activations)).mkdir()
-            artifact = qnn.prepare(float_model, Context(target.load("hexagon-v75"), samples(CALIBRATION, 1), folder / str(activations)))
-            made = artifact(Candidate(f"a{activations}w8")).path / "model.onnx"
-            for side, file in (("stock", stock), ("edgekit", made)):
-                print(f"a{activations}w8 {side}: {file.stat().st_size} bytes, {_figures(file, float_model, right, judged)}", flush=True)
+        rows = []
+        for precision in ("mixed", "a8w8", "a16w8"):
+            for side in ("edgekit", "stock") if precision != "mixed" else ("edgekit",):
+                made = work / f"{precision}-{side}"
+                if not made.exists():
+                    _build(path, precision, side, made)
+                figures = [_figures(_outputs(made, judged, provider), float_model, right) for provider in ("htp", "cpu")]
+                weights, binary = ((made / file).stat().st_size for file in ("model.onnx", "context.onnx"))
+                rows.append(f"| {precision} | {side} | {' | '.join(figures)} | {weights:,} | {binary:,} |")
+                print(rows[-1], flush=True)
+        document = DOCUMENT.read_text()
+        before, after = document.index(START) + len(START), document.index(END, document.index(START))
+        DOCUMENT.write_text(document[:before] + "\n".join([*HEAD, *rows]) + "\n" + document[after:])
 
 
-def _figures(file: Path, model: formats.Model, right: Any, judged: list[Arrays]) -> str:
+def _build(path: Path, precision: str, side: str, made: Path) -> None:
+    """`model.onnx` and `context.onnx` of one side in the folder `made`."""
+    with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+        work = Path(scratch)
+        if side == "edgekit":
+            context = Context(target.load("hexagon-v75"), samples(CALIBRATION, 1), work)
+            found = qnn.prepare(formats.open(str(path)), context)(Candidate(precision)).path
+        else:
+            found = work / "hexagon"
+            found.mkdir()
+            quantize_plainly(path, found / "model.onnx", int(precision[1 : precision.index("w")]))
+            onnxruntime_qnn.session(found / "model.onnx", 75, 57, found / "context.onnx")
+        found.rename(made)
+
+
+def _outputs(made: Path, judged: list[Arrays], provider: str) -> list[Any]:
+    """The outputs of every sample, kept beside the model: a run that was interrupted goes on."""
+    kept = made / f"{provider}.npy"
+    found = list(np.load(kept)) if kept.exists() else []
+    if len(found) == len(judged):
+        return found
+    model = made / "model.onnx"
+    session = onnxruntime_qnn.session(model, 75, 57) if provider == "htp" else ort_session(model)
+    for sample in judged[len(found) :]:
+        found.append(session.run(None, dict(sample))[0])
+        np.save(kept, np.stack(found))
+    return found
+
+
+def ort_session(model: Path) -> Any:
+    """The model on this machine's processor."""
     import onnxruntime as ort
 
-    session = ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    got = [dict(zip(names, session.run(names, dict(sample)), strict=True)) for sample in judged]
-    (loss,) = parity.compare_all(right, got, reference_specs=model.signature.outputs)
-    return f"{loss.sqnr_db:.2f} dB, top-1 {loss.top1:.3f}"
+    return ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+
+
+def _figures(outputs: list[Any], model: formats.Model, right: Any) -> str:
+    (spec,) = model.signature.outputs
+    (loss,) = parity.compare_all(right, [{spec.name: array} for array in outputs], reference_specs=model.signature.outputs)
+    return f"{loss.sqnr_db:.2f} dB | {100 * (loss.top1 or 0):.1f} %"
 
 
 def plain(path: str) -> None:
     """The plain calls: preprocess, QNN's QDQ configuration, quantize, and a session that writes the context binary."""
-    from edgekit.hostruntimes import onnxruntime_qnn
-
     with tempfile.TemporaryDirectory() as scratch:
         quantize_plainly(Path(path), Path(scratch) / "qdq.onnx", 8)
         onnxruntime_qnn.session(Path(scratch) / "qdq.onnx", 75, 57, Path(scratch) / "context.onnx")

@@ -14,6 +14,7 @@ from edgekit.errors import ConversionError
 from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.qdq import protos
 from tests.e2e.cli import edgekit
+from tests.test_backend_onnxruntime_reports import detector, normal
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime_qnn")
@@ -135,6 +136,18 @@ def _all(document: object, key: str) -> list:
     if isinstance(document, dict):
         return [value for name, value in document.items() if name == key] + [found for item in document.values() for found in _all(item, key)]
     return []
+
+
+@pytest.mark.parametrize("precision", ["a8w8", "mixed"])
+def test_scores_beside_boxes_keep_their_resolution(tmp_path, precision):
+    """Boxes up to 640 pixels and scores up to 1 in one output: the join is made in half precision."""
+    found = detector(tmp_path)
+    artifact = build(tmp_path / "net.onnx", precision, [normal(1, 3, 8, 8, seed=seed) for seed in range(16)])
+    x = normal(1, 3, 8, 8, seed=99)
+    right, got = formats.session(found).run({"x": x})["y"], qnn.emulate(artifact).run({"x": x})["y"]
+    assert np.abs(got - right)[:, 4:].max() < 0.02
+    assert np.abs(got - right)[:, :4].max() < 6
+    assert len(np.unique(got[:, 4:].round(4))) > 64
 
 
 def test_the_sdk_is_named():

@@ -90,15 +90,18 @@ def test_noise_of_activations_adds_up_and_wide_ones_make_none(tmp_path):
     { a = Conv <pads = [1, 1, 1, 1]> (x, w1)  b = HardSwish (a)  c = Conv <pads = [1, 1, 1, 1]> (b, w2)  y = Add (c, x) }"""
     model, samples = made(text, {"w1": (4, 4, 3, 3), "w2": (4, 4, 3, 3)}), feeds(4)
     weights, eight = quantized(model, samples, tmp_path, write.Policy(8))
-    costs = sensitivity.measure(weights.proto, eight, samples)
+    costs = sensitivity.measure(weights.proto, {"mse": eight}, samples)
     assert set(costs) == {"x", "a", "b", "c", "y"}
     total, found = sum(cost.noise for cost in costs.values()), sensitivity.noise_of(weights.proto, eight, samples)
     assert 0.5 * found < total < 2 * found
-    chosen = sensitivity.worth(costs, 0.2 * total, 1e9)
+    order = sensitivity.worth(costs, 0.2 * total)
+    assert sensitivity.worth(costs, 0.4 * total) == order[: len(sensitivity.worth(costs, 0.4 * total))]
+    chosen = frozenset().union(*order)
     left = sum(cost.noise for name, cost in costs.items() if name not in chosen)
     assert 0 < len(chosen) < 5
     assert left <= 0.2 * total
-    assert len(sensitivity.worth(costs, 0.0, 2.5 * 4096)) == 2
+    assert costs["a"].weights == {"w1": 144}  # beside HardSwish, which has none
+    assert costs["b"].price_bytes() - costs["b"].price_bytes({"w2"}) == pytest.approx(0.19 * 144)
     seen = stream.histograms(model, samples, lambda *_: None)
     mixed = write.write(weights, seen, write.Policy(8, wide=chosen))
     assert sensitivity.noise_of(weights.proto, mixed, samples) < 0.4 * found

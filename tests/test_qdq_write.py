@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edgekit.qdq import protos, rounding, stream, write
+from edgekit.quantize.grid import Affine
 
 onnx = pytest.importorskip("onnx")
 
@@ -68,3 +69,19 @@ def test_a_stream_gives_what_the_whole_model_gives(tmp_path):
     flow.advance(2)
     flow.advance(4)
     assert np.allclose(next(flow.values("e")), stream.taps(model, ["e"])(sample)["e"], atol=1e-6)
+
+
+def test_what_rounding_an_activation_always_takes_away_a_bias_gives_back(tmp_path):
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> net (float[4, 3] x) => (float[4, 2] y) { y = Gemm (x, w, b) }')
+    weight = np.array([[1, 2], [-3, 4], [5, -6]], np.float32)
+    protos.set_constant(model, "w", weight)
+    protos.set_constant(model, "b", np.zeros(2, np.float32))
+    model = protos.canonical(model)
+    samples = [{"x": np.random.default_rng(seed).uniform(0.3, 0.4, (4, 3)).astype(np.float32)} for seed in range(8)]
+    seen = stream.histograms(model, samples, lambda *_: None)
+    grids = {"x": Affine(1.0, 0, 0, 255)}  # on which all that was seen becomes zero
+    flow = stream.Stream(model, samples, tmp_path, grids)
+    assert all((values == 0).all() for values in flow.values("x"))
+    lost, kept = (protos.constants(rounding.round_weights(model, samples, seen, tmp_path, grids=given).proto)["b"] for given in (grids, None))
+    assert np.allclose(lost, np.full(3, 0.35) @ weight, atol=0.05)
+    assert np.abs(kept).max() < 0.01

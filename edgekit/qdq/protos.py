@@ -123,7 +123,10 @@ def session(proto: Any) -> Any:
 
 
 def part(proto: Any, start: int, end: int, values: Arrays, outputs: Iterable[str]) -> Any:
-    """The nodes from `start` to `end` (exclusive) as a model of its own that reads `values` (names, types and shapes) and gives `outputs`."""
+    """The nodes from `start` to `end` (exclusive) as a model of its own that reads `values` (names, types and ranks) and gives `outputs`.
+
+    Sizes are left open: they may differ from sample to sample.
+    """
     import onnx
     from onnx import helper
 
@@ -136,7 +139,7 @@ def part(proto: Any, start: int, end: int, values: Arrays, outputs: Iterable[str
     made.graph.node.extend(nodes)
     made.graph.initializer.extend(t for t in proto.graph.initializer if t.name in read)
     kind = helper.np_dtype_to_tensor_dtype
-    made.graph.input.extend(helper.make_tensor_value_info(n, kind(v.dtype), v.shape) for n, v in values.items())
+    made.graph.input.extend(helper.make_tensor_value_info(n, kind(v.dtype), [None] * v.ndim) for n, v in values.items())
     made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)  # onnxruntime infers their types
     return made
 

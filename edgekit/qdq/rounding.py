@@ -12,6 +12,7 @@ from edgekit.qdq import layers, protos, stream
 from edgekit.qdq.layers import OnnxLayer
 from edgekit.quantize import grid
 from edgekit.quantize.gathering import Gathering, Split, columns_a_sample
+from edgekit.quantize.grid import Affine
 from edgekit.quantize.layer import Rounded, bias_floor, left_alone, round_layer
 from edgekit.quantize.ranges import Histogram
 from edgekit.tensors import Array, Arrays
@@ -42,18 +43,21 @@ def round_weights(
     *,
     method: str = "second-order",
     bits: int = 8,
+    grids: Mapping[str, Affine] | None = None,
     progress: Progress = silent,
 ) -> Weights:
     """Round every linear layer of a canonical graph by `method` (`nearest`, `bias`, `second-order`); deterministic.
 
-    `seen` are the histograms of its activations.
+    `seen` are the histograms of its activations. With `grids`, those of the activations that will be integers, layers read what lies on
+    them, and weights make up for what that rounding lost.
     """
     made = protos.copy(proto)
     found, by_data = layers.find(made), method != "nearest" and bool(samples)
     scales: dict[str, Array] = {}
     widths: dict[str, int] = {}
     results: list[Rounded] = []
-    flows = [stream.Stream(one, samples if by_data else (), folder) for one in (made, protos.copy(proto))]
+    given = samples if by_data else ()
+    flows = (stream.Stream(made, given, folder, grids), stream.Stream(protos.copy(proto), given, folder))
     try:
         for number, layer in enumerate(found):
             progress(number, len(found), "round weights")

@@ -1,49 +1,56 @@
-"""What an activation costs in 8 bits: the error of the outputs when it alone is rounded to them, everything else as it is."""
+"""What an activation costs as integers: the error of the outputs when it alone is rounded to them, everything else as it is."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from edgekit.progress import Progress, silent
-from edgekit.qdq import layers, protos, stream
+from edgekit.qdq import layers, protos, stream, write
 from edgekit.qdq.write import MOVERS
 from edgekit.quantize.grid import Affine
+from edgekit.quantize.ranges import Method
+from edgekit.quantize.sampling import spread
 from edgekit.tensors import Array, Arrays
 
-JUDGES = 2
-"""Samples that judge: the error of one rounded activation is a mean over all that it holds already."""
+JUDGES = 6
+"""Samples that judge, spread over all: the error of one rounded activation is a mean over all that it holds already."""
+
+LOUD = {8: 0.002, 16: 0.0002}
+"""Noise, by bits, from which an activation is not worth an integer: it alone would hold the outputs below 27 or 37 dB."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of one activation in 8 bits: `noise` is its part of the outputs' error power, relative to the outputs' own (worst output).
+    """Of one activation as integers: `noise` is its part of the outputs' error power, relative to the outputs' own (worst output).
 
     `names` are it and what only moves it, which share its grid. In 16 bits its `elements` take a byte more each, and the layers that make
-    and read it, convolutions of `weights` values among them, compute in 16 bits.
+    and read it compute in 16 bits, convolutions among them with `weights` values by name. `method` is the one of its range.
     """
 
     noise: float
     elements: int
-    weights: int
+    weights: Mapping[str, int]
     names: frozenset[str]
+    method: Method = "mse"
 
-    @property
-    def price_bytes(self) -> float:
+    def price_bytes(self, wide: Set[str] = frozenset()) -> float:
         """About what 16 bits add to a context binary, from those of QNN SDK 2.51 for a network of 50 convolutions: for each operator a
-        little, for values that are tiled, and a fifth of the weights of convolutions that compute in 16 bits (dense layers: nothing).
+        little, for values that are tiled, and a fifth of the weights of convolutions that compute in 16 bits (dense layers: nothing),
+        but for those in `wide`, which do so already.
         """
-        return 4096 + 0.025 * self.elements + 0.19 * self.weights
+        return 4096 + 0.025 * self.elements + 0.19 * sum(size for name, size in self.weights.items() if name not in wide)
 
 
-def measure(proto: Any, quantized: Any, samples: Sequence[Arrays], progress: Progress = silent) -> dict[str, Cost]:
-    """Costs by activation of a (rounded) float graph that has integers in `quantized`, its 8-bit QDQ form.
+def measure(proto: Any, quantized: Mapping[Method, Any], samples: Sequence[Arrays], progress: Progress = silent) -> dict[str, Cost]:
+    """Costs by activation of a float graph on the grids of its QDQ forms, the best of them for each.
 
     Errors of different activations add up, as they are independent: the noise of a set is close to the sum.
     """
-    grids, judges = _grids(quantized), list(samples[:JUDGES])
+    forms, judges = {method: write.grids(form) for method, form in quantized.items()}, _judges(samples)
+    grids = {name: {method: form[name] for method, form in forms.items()} for name in next(iter(forms.values()))}
     names = [name for name in stream.activations(proto) if name in grids]
     run = stream.taps(proto, list(dict.fromkeys([*stream.activations(proto), *_others(proto)])))
     values = [run(sample) for sample in judges]
@@ -53,46 +60,42 @@ def measure(proto: Any, quantized: Any, samples: Sequence[Arrays], progress: Pro
     for number, name in enumerate(names):
         progress(number, len(names), "measure sensitivity")
         if name in groups:  # not what a mover gives
-            noise = _noise(proto, name, grids[name], values)
-            beside = sum(sizes[layer.weight] for layer in found if layer.window != () and groups[name] & {layer.input, layer.output})
-            costs[name] = Cost(noise, int(values[0][name].size), beside, groups[name])
+            noises = dict(zip(grids[name], _noises(proto, name, tuple(grids[name].values()), values), strict=True))
+            method = min(noises, key=lambda one: noises[one])
+            beside = {layer.weight: sizes[layer.weight] for layer in found if layer.window != () and groups[name] & {layer.input, layer.output}}
+            costs[name] = Cost(noises[method], int(values[0][name].size), beside, groups[name], method)
     return costs
 
 
-def worth(costs: Mapping[str, Cost], least: float, budget_bytes: float) -> frozenset[str]:
-    """The activations to store in 16 bits, most noise a byte first, within about `budget_bytes`, until the others' noise is at most `least`."""
-    left, spent, chosen = sum(cost.noise for cost in costs.values()), 0.0, frozenset[str]()
-    for cost in sorted(costs.values(), key=lambda c: (-c.noise / c.price_bytes, sorted(c.names))):
-        if left > least and spent + cost.price_bytes <= budget_bytes:
-            chosen |= cost.names
-            spent += cost.price_bytes
-            left -= cost.noise
-    return chosen
+def loud(costs: Mapping[str, Cost], bits: int) -> frozenset[str]:
+    """The activations of which integers of `bits` alone would spoil the outputs, and what only moves them."""
+    return frozenset[str]().union(*(cost.names for cost in costs.values() if cost.noise > LOUD[bits]))
+
+
+def worth(costs: Mapping[str, Cost], least: float) -> tuple[frozenset[str], ...]:
+    """The activations to store in 16 bits, each with what only moves it: most noise a byte first, given those before it, until the noise of
+    the others is at most `least`.
+    """
+    open_, left, order, wide = list(costs.values()), sum(cost.noise for cost in costs.values()), list[frozenset[str]](), set[str]()
+    while open_ and left > least:
+        best = max(open_, key=lambda cost: (cost.noise / cost.price_bytes(wide), sorted(cost.names)))
+        open_.remove(best)
+        order.append(best.names)
+        wide |= set(best.weights)
+        left -= best.noise
+    return tuple(order)
 
 
 def noise_of(proto: Any, other: Any, samples: Sequence[Arrays]) -> float:
-    """Error power of `other`'s outputs relative to the power of `proto`'s, of the worst output, over the judging samples."""
-    import numpy as np
-
+    """Error power of `other`'s outputs relative to the power of `proto`'s, of the worst output, over the judging samples; at most 1."""
     names = [value.name for value in proto.graph.output]
     sessions = [protos.session(one) for one in (proto, other)]
-    rows = [[session.run(names, sample) for session in sessions] for sample in samples[:JUDGES]]
-    worst = 0.0
-    for place in range(len(names)):
-        pairs = [(right[place].astype(np.float64), got[place].astype(np.float64)) for right, got in rows]
-        worst = max(worst, sum(float(((a - b) ** 2).sum()) for a, b in pairs) / max(sum(float((a**2).sum()) for a, _ in pairs), 1e-30))
-    return worst
+    right, given = ([dict(zip(names, session.run(names, sample), strict=True)) for sample in _judges(samples)] for session in sessions)
+    return _worst(names, right, given)
 
 
-def _grids(quantized: Any) -> dict[str, Affine]:
-    """8-bit grids by activation, as the QDQ form stores them."""
-    constants = protos.constants(quantized)
-    found = {}
-    for node in quantized.graph.node:
-        if node.op_type == "QuantizeLinear" and constants[node.input[2]].dtype == "uint8":
-            name = node.output[0].removesuffix("/stored")
-            found[name] = Affine(float(constants[node.input[1]]), int(constants[node.input[2]]), 0, 255)
-    return found
+def _judges(samples: Sequence[Arrays]) -> list[Arrays]:
+    return [samples[index] for index in spread(len(samples), min(JUDGES, len(samples)))]
 
 
 def _others(proto: Any) -> list[str]:
@@ -110,22 +113,30 @@ def _groups(proto: Any) -> dict[str, frozenset[str]]:
     return {name: frozenset(n for n, r in root.items() if r == name) for name in set(root.values())}
 
 
-def _noise(proto: Any, name: str, grid: Affine, values: Sequence[Mapping[str, Array]]) -> float:
-    import numpy as np
-
+def _noises(proto: Any, name: str, grids: Sequence[Affine], values: Sequence[Mapping[str, Array]]) -> list[float]:
+    """What each of `grids` for an activation costs; equal ones are tried once."""
     nodes, outputs = proto.graph.node, [value.name for value in proto.graph.output]
     start = next((index + 1 for index, node in enumerate(nodes) if name in node.output), 0)
     made = {n for node in nodes[start:] for n in node.output}
     wanted = [output for output in outputs if output in made]
     read = {n for node in nodes[start:] for n in node.input} & set(values[0]) - made
-    error, power = np.zeros(len(outputs)), np.zeros(len(outputs))
     runner = protos.session(protos.part(proto, start, len(nodes), {n: values[0][n] for n in sorted(read)}, wanted)) if wanted else None
-    for sample in values:
-        moved = grid.round(sample[name]).astype(np.float32)
+
+    def run(sample: Mapping[str, Array], moved: Array) -> dict[str, Array]:
         found = dict(zip(wanted, runner.run(wanted, {n: moved if n == name else sample[n] for n in read}), strict=True)) if runner else {}
-        found |= {name: moved} if name in outputs else {}
-        for place, output in enumerate(outputs):
-            power[place] += float((sample[output].astype(np.float64) ** 2).sum())
-            error[place] += float(((found.get(output, sample[output]).astype(np.float64) - sample[output]) ** 2).sum())
-    worst = float((error / np.maximum(power, 1e-30)).max())
-    return worst if worst < 1.0 else 1.0  # NaN too: a logarithm of what was rounded to zero
+        return {output: sample[output] for output in outputs} | found | ({name: moved} if name in outputs else {})
+
+    found = {grid: _worst(outputs, values, [run(sample, grid.round(sample[name]).astype("float32")) for sample in values]) for grid in set(grids)}
+    return [found[grid] for grid in grids]
+
+
+def _worst(outputs: Sequence[str], right: Sequence[Mapping[str, Array]], given: Sequence[Mapping[str, Array]]) -> float:
+    """Error power of the worst output relative to its own power, at most 1; NaN too: a logarithm of what was rounded to zero."""
+    import numpy as np
+
+    worst = 0.0
+    for output in outputs:
+        pairs = [(a[output].astype(np.float64), b[output].astype(np.float64)) for a, b in zip(right, given, strict=True)]
+        error, power = sum(float(((a - b) ** 2).sum()) for a, b in pairs), sum(float((a**2).sum()) for a, _ in pairs)
+        worst = max(worst, error / max(power, 1e-30) if error == error else 1.0)
+    return min(worst, 1.0)

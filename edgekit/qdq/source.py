@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from edgekit.formats import Model
 from edgekit.progress import Progress, silent
-from edgekit.qdq import equalized, rounding, stream
-from edgekit.quantize.ranges import Histogram
+from edgekit.qdq import equalized, joins, rounding, sensitivity, spans, stream, write
+from edgekit.quantize.ranges import Histogram, Method
 from edgekit.tensors import Arrays, TensorSpec
+
+RANGES: tuple[Method, ...] = ("mse", "minmax")
+"""Ways to choose an 8-bit range, of which each activation gets the one that costs the outputs least."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +62,36 @@ class Source:
         """How the float activations are spread."""
         return stream.histograms(self.proto, self.samples, self.progress)
 
+    @functools.cached_property
+    def joined(self) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Activations whose one grid would stand for unlike ranges, and notices that say so."""
+        return joins.unlike(self.proto, self.seen)
+
+    def ranges(self, policy: write.Policy) -> dict[str, Histogram]:
+        """What grids of `policy` are made from."""
+        return spans.widened(self.proto, self.seen) if policy.spans else self.seen
+
     @functools.cache  # noqa: B019  (one source lives as long as its builds)
-    def weights(self, method: str, bits: int = 8) -> rounding.Weights:
-        """The rounded float graph, once for all precisions that use it."""
-        return rounding.round_weights(self.proto, self.samples, self.seen, self.workdir, method=method, bits=bits, progress=self.progress)
+    def weights(self, method: str, bits: int = 8, policy: write.Policy | None = None) -> rounding.Weights:
+        """The rounded float graph, once for all precisions that use it; with `policy`, by data on the grids that its activations will have."""
+        grids = {}
+        if policy:
+            grids = write.grids(write.write(self.weights("nearest", bits), self.ranges(policy), policy))
+        given = self.proto, self.samples, self.seen, self.workdir
+        return rounding.round_weights(*given, method=method, bits=bits, grids=grids, progress=self.progress)
+
+    def quantized(self, method: str, policy: write.Policy, bits: int = 8) -> tuple[Any, tuple[str, ...]]:
+        """The QDQ graph, and notices about its weights."""
+        weights = self.weights(method, bits, policy if policy.bits == 8 and method != "nearest" else None)
+        return write.write(weights, self.ranges(policy), policy), weights.notices
+
+    def costs(self, policy: write.Policy) -> dict[str, sensitivity.Cost]:
+        """What each activation costs on the grids of `policy`, with the best of its ranges at 8 bits."""
+        tried = RANGES if policy.bits == 8 else RANGES[:1]
+        forms = {method: self.quantized("nearest", dataclasses.replace(policy, method=method))[0] for method in tried}
+        return sensitivity.measure(self.proto, forms, self.samples, self.progress)
+
+
+def unclipped(costs: Mapping[str, sensitivity.Cost]) -> frozenset[str]:
+    """The activations that do best with all that was seen, and what only moves them."""
+    return frozenset[str]().union(*(cost.names for cost in costs.values() if cost.method == "minmax"))

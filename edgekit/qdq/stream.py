@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from edgekit.errors import ConversionError
 from edgekit.progress import Progress
 from edgekit.qdq import protos
+from edgekit.quantize.grid import Affine
 from edgekit.quantize.ranges import Histogram, histogram
 from edgekit.quantize.shelf import Shelf
 from edgekit.tensors import Array, Arrays
@@ -28,18 +29,27 @@ BEYOND_MASK = 16.0
 
 
 class Stream:
-    """All samples at one place of the graph: behind the nodes run so far, with the values that later nodes read."""
+    """All samples at one place of the graph: behind the nodes run so far, with the values that later nodes read.
 
-    def __init__(self, proto: Any, samples: Sequence[Arrays], folder: Path) -> None:
+    Activations that `grids` names are rounded to them as soon as they are computed, as integer kernels leave them.
+    """
+
+    def __init__(self, proto: Any, samples: Sequence[Arrays], folder: Path, grids: Mapping[str, Affine] | None = None) -> None:
         self._proto, self._shelf, self._place, self._count = proto, Shelf[str](folder, MEMORY_BYTES), 0, len(samples)
+        self._grids = grids or {}
         self._last_use = {name: index for index, node in enumerate(proto.graph.node) for name in node.input}
         self._live = {value.name for value in proto.graph.input} & set(samples[0]) if samples else set()
         for number, sample in enumerate(samples):
             for name in self._live:
-                self._shelf.put(number, name, sample[name])
+                self._put(number, name, sample[name])
 
     def advance(self, place: int) -> None:
         """Run the nodes up to `place` (exclusive) with their constants as they are now."""
+        nodes = self._proto.graph.node
+        for stop in [n + 1 for n in range(self._place, place - 1) if not self._grids.keys().isdisjoint(nodes[n].output)] + [place]:
+            self._run(stop)
+
+    def _run(self, place: int) -> None:
         nodes = self._proto.graph.node[self._place : place]
         read = sorted({name for node in nodes for name in node.input} & self._live)
         kept = sorted({name for node in nodes for name in node.output if self._last_use.get(name, -1) >= place})
@@ -49,7 +59,7 @@ class Stream:
             for number in range(self._count):
                 values = runner.run(kept, {name: self._shelf.get(number, name) for name in read})
                 for name, array in zip(kept, values, strict=True):
-                    self._shelf.put(number, name, array)
+                    self._put(number, name, array)
         done = {name for name in self._live if self._last_use.get(name, -1) < place}
         for number in range(self._count):
             for name in done:
@@ -60,6 +70,10 @@ class Stream:
         """A live value, sample by sample."""
         for number in range(self._count):
             yield self._shelf.get(number, name)
+
+    def _put(self, number: int, name: str, array: Array) -> None:
+        grid = self._grids.get(name)
+        self._shelf.put(number, name, array if grid is None else grid.round(array).astype(array.dtype))
 
     def close(self) -> None:
         """Forget everything, files included."""

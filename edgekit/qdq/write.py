@@ -44,17 +44,33 @@ class Policy:
     """`bits` of activations (asymmetric, per tensor, unsigned), and how ranges are chosen at 8 bits; 16 bits cover all that was seen.
 
     `wide` names activations of 16 bits in a graph of 8: the operators that make or read one compute in 16 bits, and what is 8 bits beside
-    them is converted.
+    them is converted. Layers read those of them in `narrow` in 8 bits: a sum that goes on in 16 beside its branches. Those in `real` stay
+    float, and so do the operators that make or read them. Ranges of those in `unclipped` cover all that was seen. With `spans` ranges are at
+    least as wide as some of Hexagon's 16-bit kernels need them (`qdq.spans`).
     """
 
     bits: int = 8
     method: Method = "mse"
     wide: frozenset[str] = frozenset()
+    narrow: frozenset[str] = frozenset()
+    real: frozenset[str] = frozenset()
+    unclipped: frozenset[str] = frozenset()
+    spans: bool = False
 
 
 def write(weights: Weights, seen: Mapping[str, Histogram], policy: Policy) -> Any:
     """The QDQ model of a rounded float graph; inputs and outputs stay float32, under their names."""
     return _Writer(weights, seen, policy).model()
+
+
+def grids(quantized: Any) -> dict[str, Affine]:
+    """On which grid each activation of a QDQ model is stored, by the name that it has in the float graph."""
+    values, found = protos.constants(quantized), dict[str, Affine]()
+    for node in quantized.graph.node:
+        if node.op_type == "QuantizeLinear":
+            highest = 255 if values[node.input[2]].dtype == "uint8" else 65535
+            found[node.output[0].removesuffix("/stored")] = Affine(float(values[node.input[1]]), int(values[node.input[2]]), 0, highest)
+    return found
 
 
 class _Writer:
@@ -76,8 +92,8 @@ class _Writer:
         nodes = [type(n).FromString(n.SerializeToString()) for n in graph.node]
         self._absorb(nodes)
         linear = {layer.weight: layer for layer in layers.find(self._weights.proto)}
-        for value in (value for value in graph.input if value.name in self._seen):
-            self._quantize(value.name, value.name, self._grid(value.name, self._bits(value.name)))
+        for name in (value.name for value in graph.input if self._stays_integer(value.name)):
+            self._quantize(name, name, self._grid(name, self._bits(name)))
         for node in nodes:
             self._node(node, linear)
         del graph.node[:], graph.value_info[:]
@@ -99,7 +115,7 @@ class _Writer:
             source = made.get(node.input[0]) if node.op_type in ("Relu", "Clip") else None
             if source is None or nodes[source].op_type not in ("Conv", "Gemm", "Add"):
                 continue
-            if len(read[node.input[0]]) > 1 or node.input[0] in self._outputs:
+            if len(read[node.input[0]]) > 1 or node.input[0] in self._outputs or not self._stays_integer(node.output[0]):
                 continue
             low, high = (0.0, float("inf")) if node.op_type == "Relu" else self._bounds(node)
             grid = self._grid(node.output[0], self._bits(node.output[0]))
@@ -134,22 +150,29 @@ class _Writer:
     def _bits(self, *names: str) -> int:
         return 16 if self._policy.wide.intersection(names) else self._policy.bits
 
+    def _stays_integer(self, name: str) -> bool:
+        return name in self._seen and name not in self._policy.real
+
     def _node(self, node: Any, linear: Mapping[str, layers.OnnxLayer]) -> None:
         first, layer = node.input[0] if node.input else "", linear.get(node.input[1]) if len(node.input) > 1 else None
         moves = node.op_type in MOVERS and first in self._grids
-        bits = _bits_of(self._grids[first]) if moves else self._bits(*node.input, *node.output)
+        given = () if layer and first in self._policy.narrow else node.input
+        bits = _bits_of(self._grids[first]) if moves else self._bits(*given, *node.output)
+        integer = self._policy.real.isdisjoint([*node.input, *node.output])
         for position, name in enumerate(node.input):
             if name in self._grids:
                 node.input[position] = self._reading(name, bits)
             elif layer and position == 1:
                 node.input[1] = self._weight(layer)
+            elif not integer:
+                continue
             elif layer and position == 2 and name:
                 node.input[2] = self._bias(layer, _as(self._grids[first], bits))
             elif name in self._values and self._values[name].dtype == "float32" and position not in PARAMETERS.get(node.op_type, ()):
                 node.input[position] = self._constant(f"{node.name}/{position}", self._bounded(node, name), bits)
         self._nodes.append(node)
         for position, name in enumerate(node.output):
-            if name in self._seen:
+            if self._stays_integer(name):
                 node.output[position] = f"{name}/float"
                 self._result(name, node.op_type, bits, self._grids[first] if moves else None)
 
@@ -170,7 +193,7 @@ class _Writer:
     def _range(self, name: str, bits: int) -> tuple[float, float]:
         seen, limits = self._seen[name], self._limits.get(name, (float("-inf"), float("inf")))
         few = seen.counts.sum() < FEW
-        low, high = choose(seen, "minmax" if few or bits == 16 else self._policy.method, bits=bits)
+        low, high = choose(seen, "minmax" if few or bits == 16 or name in self._policy.unclipped else self._policy.method, bits=bits)
         room = HEADROOM if bits == 16 else FEW_HEADROOM if few else 1.0
         ends = [limits, self._needed.get(name, limits)]
         return max(low * room, *(min(end[0], 0.0) for end in ends)), min(high * room, *(max(end[1], 0.0) for end in ends))

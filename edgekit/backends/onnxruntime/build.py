@@ -12,8 +12,8 @@ from edgekit.backends.onnxruntime import running, weights
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
 from edgekit.legalize import onnx_prepare, onnx_rules
-from edgekit.qdq import protos, write
-from edgekit.qdq.source import Source
+from edgekit.qdq import protos, sensitivity, write
+from edgekit.qdq.source import Source, unclipped
 
 
 def own_precision(model: Model) -> str | None:
@@ -68,5 +68,16 @@ class _Builder:
             return weights.stored(rounded), rounded.notices
         if not self.source.samples:
             raise ConversionError(f"{candidate.precision} needs calibration data: its activations have fixed ranges", "give --calibration")
-        rounded = self.source.weights(candidate.rounding)
-        return write.write(rounded, self.source.seen, write.Policy(8)), rounded.notices
+        return self._static(candidate.rounding)
+
+    def _static(self, method: str) -> tuple[Any, tuple[str, ...]]:
+        """8-bit activations, but for those that would spoil the outputs: float ones cost time alone, as the runtime has both."""
+        source, gained = self.source.level if method != "nearest" else (self.source, ())
+        joined, told = source.joined
+        costs = source.costs(write.Policy(8, real=joined)) if method != "nearest" else {}
+        kept = sensitivity.loud(costs, 8)
+        made, notices = source.quantized(method, write.Policy(8, real=kept | joined, unclipped=unclipped(costs)))
+        named = sorted((name for name in costs if name in kept), key=lambda name: (-costs[name].noise, name))
+        spoiling = f"{len(named)} of {len(costs)} activations stay float, as 8 bits of one would spoil the outputs: {', '.join(named[:3])}"
+        level = f"{len(gained)} chains of layers equalized, around {', '.join(gained[:3])}"
+        return made, (*notices, *told, *((spoiling,) if named else ()), *((level,) if gained else ()))

@@ -19,13 +19,16 @@ from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.hostruntimes.onnxruntime_qnn import Build
 from edgekit.legalize import onnx_prepare, onnx_rules, onnx_windows
 from edgekit.opset import hexagon, table, view
-from edgekit.qdq import edges, fold, protos, sensitivity, spans, stream, write
-from edgekit.qdq.source import Source
+from edgekit.qdq import edges, fold, protos, sensitivity, stream, write
+from edgekit.qdq.source import Source, unclipped
 from edgekit.quantize import half_range
 from edgekit.tensors import Arrays, Signature, TensorSpec
 
 ARCHS = (68, 69, 73, 75, 79, 81)
 """Generations that onnxruntime-qnn 2.7.0 accepts (measured); for any other it only warns, and builds for a default."""
+
+HALVES_FROM = 69
+"""The first generation that computes in half precision."""
 
 HALF_SAMPLES = 4
 """Samples that are searched for values beyond half precision."""
@@ -98,26 +101,44 @@ class _Builder:
         activations, bits = (int(part) for part in candidate.precision.removeprefix("a").split("w"))
         by_data = candidate.rounding != "nearest"
         source, gained = self.source.level if activations == 8 and by_data else (self.source, ())
-        weights = source.weights(candidate.rounding, bits)
-        seen = spans.widened(weights.proto, source.seen) if activations == 16 else source.seen
-        told = (f"{len(gained)} chains of layers equalized",) if gained else ()
-        return _Written(write.write(weights, seen, write.Policy(activations)), candidate, (*weights.notices, *told))
+        policy, spared = self._policy(source, activations, search=activations == 16 and by_data)
+        if activations == 8 and by_data:
+            policy = dataclasses.replace(policy, unclipped=unclipped(source.costs(policy)))
+        made, notices = source.quantized(candidate.rounding, policy, bits)
+        told = (f"{len(gained)} chains of layers equalized, around {', '.join(gained[:3])}",) if gained else ()
+        return _Written(made, candidate, (*notices, *told, *spared))
 
     def _mixed(self, candidate: Candidate) -> _Written:
         source = self.source if candidate.rounding == "nearest" else self.source.level[0]
-        weights = source.weights(candidate.rounding)
-        seen = spans.widened(weights.proto, source.seen)
-        eight = write.write(weights, seen, write.Policy(8))
-        costs = sensitivity.measure(weights.proto, eight, source.samples, self.context.progress)
+        plain, spared = self._policy(source, 8, search=True)
+        eight = dataclasses.replace(plain, spans=True)
+        costs, sums = source.costs(eight), mixed.sums(source.proto) - eight.real
 
-        def size_of(names: frozenset[str]) -> int:
-            return self._context_bytes(write.write(weights, seen, write.Policy(8, wide=names)))
+        def policy(names: frozenset[str]) -> write.Policy:
+            return dataclasses.replace(eight, wide=eight.wide | names | sums, narrow=sums - names, unclipped=unclipped(costs))
 
-        wide = mixed.choose(self.source.proto, weights.proto, costs, source.samples, size_of)
+        wide = mixed.choose(costs, lambda names: self._context_bytes(source.quantized("nearest", policy(names))[0]))
+        made, notices = source.quantized(candidate.rounding, policy(wide))
         many = sum(name in wide for name in costs)
-        told = f"{many} of {len(costs)} activations in 16 bits: those whose 8 bits cost the outputs most"
-        made = write.write(weights, seen, write.Policy(8, wide=wide))
-        return _Written(made, msgspec.structs.replace(candidate, wide=tuple(sorted(wide))), (*weights.notices, told), _worst(costs, wide))
+        told = f"{many} of {len(costs)} activations in 16 bits, those whose 8 bits cost the outputs most, and {len(sums - wide)} sums beside layers"
+        made_of = msgspec.structs.replace(candidate, wide=tuple(sorted(policy(wide).wide)), keep_float=tuple(sorted(eight.real)))
+        return _Written(made, made_of, (*notices, told, *spared), _worst(costs, wide))
+
+    def _policy(self, source: Source, bits: int, *, search: bool) -> tuple[write.Policy, tuple[str, ...]]:
+        """Activations of `bits`, but for joins of unlike ranges; with `search` also but for those that 16 bits do not hold (powers, variances).
+
+        They get halves where the chip has them, and 16 bits where not. Notices name them.
+        """
+        joined, told = source.joined
+        if self.context.target.options["arch"] < HALVES_FROM:
+            return write.Policy(bits, wide=joined, spans=bits == 16), told
+        costs = source.costs(write.Policy(16, real=joined, spans=True)) if search else {}
+        loud = sensitivity.loud(costs, 16)
+        run = stream.taps(source.proto, sorted(loud))
+        loud -= {hazard.name for hazard in half_range.hazards(run(sample) for sample in source.samples[:HALF_SAMPLES])} if loud else set()
+        named = sorted((name for name in costs if name in loud), key=lambda name: (-costs[name].noise, name))
+        halves = f"{len(named)} activations in half precision, which 16-bit integers do not hold: {', '.join(named[:3])}"
+        return write.Policy(bits, real=joined | loud, spans=bits == 16), (*told, *((halves,) if named else ()))
 
     def _half(self, candidate: Candidate) -> _Written:
         """The float graph, which the HTP computes in half precision; refused where values leave its range."""
