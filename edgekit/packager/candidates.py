@@ -23,50 +23,67 @@ def search(job: Job, model: Model) -> tuple[Plan, Built]:
 
     Raises `ConversionError` when none can be built.
     """
-    options, data = job.options, job.data
-    own = job.backend.own_precision(model) if options.precision == "auto" else None
-    tiers, skipped = planner.tiers(job.target, job.backend.precisions, own or options.precision, options.rounding, calibrated=bool(data.train))
-    folder = job.work / "build"
-    folder.mkdir()
-    with hops.translated(f"preparing {model.name} for {job.target.backend}"):
-        others = shapes_of(options.others)
-        context = Context(job.target, data.train or data.random, folder, options.io, job.progress, options.limits, options.preprocess, others)
-        build = job.backend.prepare(model, context)
+    prefer, tolerances = job.options.prefer, job.target.tolerance.quantization
+    tiers, skipped = _tiers(job, model)
+    build = _prepare(job, model)
     job.progress(0, 0, "running the float reference")
-    expected = job.reference.run(data.judged)
-    points: list[Point] = []
-    built: list[Built | None] = []
-
-    def add(candidate: Candidate) -> None:
-        found = _measure(job, build, candidate, expected)
-        points.append(found.point if isinstance(found, Built) else found)
-        built.append(found if isinstance(found, Built) else None)
-
+    expected = job.reference.run(job.data.judged)
+    tried: list[Built | Point] = []
     for tier in tiers:
-        if planner.settled(points, options.prefer, job.target.tolerance.quantization):
+        if planner.settled(_points(tried), prefer, tolerances):
             skipped |= {candidate.precision: "not built: one that comes before it fits" for candidate in tier}
             continue
         for candidate in tier:
-            job.progress(len(points), sum(map(len, tiers)), f"building {candidate.precision}")
-            add(candidate)
-    if not points:
+            job.progress(len(tried), sum(map(len, tiers)), f"building {candidate.precision}")
+            tried.append(_measure(job, build, candidate, expected))
+    _check_built(job, tried)
+    plan = planner.choose(_points(tried), tolerances, prefer, skipped)
+    if better := _with_more_in_float(job, plan, tried):
+        tried.append(_measure(job, build, better, expected))
+        plan = planner.choose(_points(tried), tolerances, prefer, skipped)
+    return plan, _choice(plan, tried)
+
+
+def _tiers(job: Job, model: Model) -> tuple[list[list[Candidate]], dict[str, str]]:
+    """What to build, tier by tier, and what not, with the reason. A model that is quantized already keeps its precision."""
+    options = job.options
+    own = job.backend.own_precision(model) if options.precision == "auto" else None
+    return planner.tiers(job.target, job.backend.precisions, own or options.precision, options.rounding, calibrated=bool(job.data.train))
+
+
+def _prepare(job: Job, model: Model) -> Callable[[Candidate], Artifact]:
+    options, folder = job.options, job.work / "build"
+    folder.mkdir()
+    with hops.translated(f"preparing {model.name} for {job.target.backend}"):
+        given, others = job.data.train or job.data.random, shapes_of(options.others)
+        context = Context(job.target, given, folder, options.io, job.progress, options.limits, options.preprocess, others)
+        return job.backend.prepare(model, context)
+
+
+def _points(tried: Sequence[Built | Point]) -> list[Point]:
+    return [found.point if isinstance(found, Built) else found for found in tried]
+
+
+def _check_built(job: Job, tried: Sequence[Built | Point]) -> None:
+    """Raises `ConversionError` when there is nothing to choose from."""
+    if not tried:
         what = f"{job.source.name}: every precision of {job.target.name} has fixed ranges, which only data can give"
         raise ConversionError(what, "give --calibration")
-    if all(point.failed for point in points):
-        raise ConversionError(f"{job.source.name}: {points[0].candidate.precision} could not be built: {points[0].failed}")
-    plan = planner.choose(points, job.target.tolerance.quantization, options.prefer, skipped)
-    if better := _with_more_in_float(job, plan, built):
-        add(better)
-        plan = planner.choose(points, job.target.tolerance.quantization, options.prefer, skipped)
-    best = built[plan.chosen] if plan.chosen is not None else min((b for b in built if b), key=lambda b: b.point.total_bytes)
-    assert best is not None
-    return plan, best
+    if not any(isinstance(found, Built) for found in tried):
+        first = _points(tried)[0]
+        raise ConversionError(f"{job.source.name}: {first.candidate.precision} could not be built: {first.failed}")
 
 
-def _with_more_in_float(job: Job, plan: Plan, built: Sequence[Built | None]) -> Candidate | None:
+def _choice(plan: Plan, tried: Sequence[Built | Point]) -> Built:
+    """What the plan chose; the smallest that could be built where it chose nothing."""
+    chosen = tried[plan.chosen] if plan.chosen is not None else None
+    return chosen if isinstance(chosen, Built) else min((b for b in tried if isinstance(b, Built)), key=lambda b: b.point.total_bytes)
+
+
+def _with_more_in_float(job: Job, plan: Plan, tried: Sequence[Built | Point]) -> Candidate | None:
     """The choice of `auto`, with the operators in float that room below the model's ceiling pays best for; None where there is none."""
-    chosen, limit = built[plan.chosen] if plan.chosen is not None else None, job.options.limits.max_model_bytes
-    if chosen is None or limit is None or job.options.precision != "auto" or job.options.prefer != "fidelity" or not chosen.artifact.spared:
+    chosen, limit = tried[plan.chosen] if plan.chosen is not None else None, job.options.limits.max_model_bytes
+    if not isinstance(chosen, Built) or limit is None or job.options.precision != "auto" or job.options.prefer != "fidelity":
         return None
     gains = {name: gain for name, gain, _ in chosen.artifact.spared}
     costs = {name: more for name, _, more in chosen.artifact.spared}
