@@ -91,8 +91,8 @@ def function(reference: str) -> Callable[[], Any]:
         raise UsageError(f"{reference}: cannot import {module_name}: {error}", hint) from error
     except (Exception, SystemExit) as error:  # the user's own code may raise anything
         raise UsageError(f"{reference}: importing {module_name} failed: {type(error).__name__}: {error}", "import it alone to see where") from error
-    named = getattr(found, function_name, None)
+    named: Callable[[], Any] | None = getattr(found, function_name, None)
     if not callable(named):
         public = [name for name in vars(found) if not name.startswith("_")]
         raise UsageError(f"{reference}: {module_name} has no function {function_name}", close_match(function_name, public))
-    return named  # type: ignore[no-any-return]  # a user's attribute
+    return named

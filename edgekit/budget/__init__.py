@@ -21,6 +21,7 @@ from edgekit.target import Target
 __all__ = ["Excess", "Kind", "Limits", "Part", "Usage", "check", "format_size", "model_part", "parse_size", "runtime_parts", "usage"]
 
 SizeOf = Literal["installed", "download"]
+What = Literal["total", "model", "flash", "sram"]
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 CHUNK_BYTES = 1 << 20
@@ -66,7 +67,7 @@ class Usage(msgspec.Struct, frozen=True):
 class Excess(msgspec.Struct, frozen=True):
     """A limit that broke: `what` is `total`, `model`, `flash` or `sram`; `kind` says how sure the used bytes are."""
 
-    what: Literal["total", "model", "flash", "sram"]
+    what: What
     used_bytes: int
     limit_bytes: int
     size_of: SizeOf
@@ -99,13 +100,13 @@ class Excess(msgspec.Struct, frozen=True):
 
 def check(found: Usage, limits: Limits) -> tuple[Excess, ...]:
     """The limits that `found` breaks; empty when it fits."""
-    asked = (
+    asked: tuple[tuple[What, int, int | None, SizeOf, Kind], ...] = (
         ("total", found.total_bytes(limits.size_of), limits.max_total_bytes, limits.size_of, found.kind()),
         ("model", found.model_bytes, limits.max_model_bytes, "installed", "measured"),
         ("flash", found.total_bytes(), limits.max_flash_bytes, "installed", found.kind()),
         ("sram", found.sram_bytes, limits.max_sram_bytes, "installed", found.kind(arena=True)),
     )
-    return tuple(Excess(*row) for row in asked if row[2] is not None and row[1] > row[2])  # type: ignore[arg-type]  # the rows are Excess's own fields
+    return tuple(Excess(what, used, most, size_of, kind) for what, used, most, size_of, kind in asked if most is not None and used > most)
 
 
 def usage(artifact: Path, runtime: tuple[Part, ...] = (), *, arena_bytes: int | None = None, name: str = "", parts: tuple[Part, ...] = ()) -> Usage:

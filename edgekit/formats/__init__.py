@@ -73,13 +73,15 @@ def open(reference: str, inputs: Shapes | None = None) -> Model:
     Raises `UsageError` for a reference that names nothing, `ConversionError` for a model that cannot be used.
     """
     with _as_source():
-        return _module_of(reference).open(reference, dict(inputs or {}))  # type: ignore[no-any-return]
+        model: Model = _module_of(reference).open(reference, dict(inputs or {}))
+    return model
 
 
 def session(model: Model) -> Session:
     """Make `model` ready to run here. Raises `ConversionError` when its weights cannot be read."""
     with _as_source():
-        return module(model.format).session(model)  # type: ignore[no-any-return]
+        ready: Session = module(model.format).session(model)
+    return ready
 
 
 @contextlib.contextmanager

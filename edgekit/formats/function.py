@@ -29,7 +29,8 @@ def open(reference: str, inputs: Shapes) -> Model:
         hint = "return a torch.nn.Module, (module, example inputs), or a Keras model"
         raise ConversionError(f"{reference}: returned a {type(built).__name__}", hint)
     name = reference.rpartition(":")[2]
-    return module(framework).from_module(built, examples, inputs, name)  # type: ignore[no-any-return]  # format modules are found by name
+    model: Model = module(framework).from_module(built, examples, inputs, name)
+    return model
 
 
 def _framework(built: Any) -> str | None:

@@ -56,7 +56,7 @@ def _frozen_graph(path: Path, key: str) -> tuple[Any, dict[str, str], dict[str, 
         try:
             kept = [tensor.split(":")[0] for tensor in results.values()]
             graph_def = convert_variables_to_constants_from_session_graph(running, graph.as_graph_def(), kept)
-        except Exception as error:
+        except Exception as error:  # freezing raises as many
             hint = "keep tables and strings outside the model"
             raise ConversionError(f"{path}: the signature {key} cannot be frozen ({_first_line(error)})", hint) from error
         return graph_def, sources, results, specs

@@ -163,7 +163,7 @@ def _open_script(path: Path, inputs: Shapes) -> Model:
     torch = require("torch", extra="torch", purpose="reading TorchScript")
     try:
         script = torch.jit.load(path, map_location="cpu")
-    except Exception as error:
+    except Exception as error:  # the loader raises whatever its parts raise
         raise ConversionError(f"{path}: not readable TorchScript ({_first_line(error)})") from error
     script, notices = _inference_mode(script)
     names = [argument.name for argument in script.forward.schema.arguments][1:]
@@ -183,7 +183,7 @@ def _script_as_program(script: Any, flat: tuple[Any, ...], name: str) -> Any:
 
     try:
         return TS2EPConverter(script, flat).convert()
-    except Exception as error:
+    except Exception as error:  # tracing runs the model's own code
         raise ConversionError(
             f"{name}: TorchScript that cannot be turned into a static graph ({_first_line(error)})",
             "give package.module:function that builds the original module",

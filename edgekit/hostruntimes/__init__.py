@@ -54,7 +54,8 @@ def open(job: Job) -> Runtime:
     if job.runtime not in known:
         raise RunnerError(f"this machine does not know the runtime {job.runtime!r}; it knows {', '.join(known)}", stage="library")
     module = importlib.import_module(f"{__name__}.{job.runtime.replace('-', '_')}")
-    return module.open(job)  # type: ignore[no-any-return]  # found by name
+    runtime: Runtime = module.open(job)
+    return runtime
 
 
 def names() -> tuple[str, ...]:

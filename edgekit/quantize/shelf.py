@@ -39,7 +39,8 @@ class Shelf(Generic[Key]):
         import numpy as np
 
         held = self._held[sample, key]
-        return np.load(held) if isinstance(held, Path) else held  # type: ignore[no-any-return]  # an array
+        found: Array = np.load(held) if isinstance(held, Path) else held
+        return found
 
     def drop(self, sample: int, key: Key) -> None:
         """Forget an array, its file included; one that is not there is no error."""
