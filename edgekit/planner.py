@@ -32,8 +32,8 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     """A candidate after it was built and run here: bytes, and fidelity against the float source on held-out samples (measured).
 
     `sqnr_db` is that of the worst output, None when every output is exact; `top1` is absent where outputs are no class scores.
-    `excess` says which limits it breaks. `failed` is the reason when it could not be built. `accelerated` is the share of the MACs that the
-    planned delegate takes.
+    `excess` says which limits it breaks. `failed` is the reason when it could not be built, `hint` what to do. `accelerated` is the
+    share of the MACs that the planned delegate takes.
     """
 
     candidate: Candidate
@@ -44,6 +44,7 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     accelerated: float = 1.0
     excess: tuple[str, ...] = ()
     failed: str = ""
+    hint: str = ""
 
     @property
     def fidelity_db(self) -> float:

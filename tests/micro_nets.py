@@ -11,8 +11,8 @@ from edgekit.formats import tflite_flatbuffer
 from tests.tflite_build import Net
 
 
-def classifier(path: Path, *, versions: int = 3, softmax: bool = True, extra: str = "", depth: int = 10) -> Path:
-    """8x8x3 -> conv 3x3 -> depthwise 3x3 -> average pool 8x8 -> reshape -> dense without bias -> softmax, all int8."""
+def classifier(path: Path, *, versions: int = 3, softmax: bool = True, extra: str = "", depth: int = 10, flat: bool = True) -> Path:
+    """8x8x3 -> conv 3x3 -> depthwise 3x3 -> average pool 8x8 -> reshape (if `flat`) -> dense without bias -> softmax, all int8."""
     rng, net = np.random.default_rng(4), Net()
     x = net.tensor("image", (1, 8, 8, 3), "int8", scale=0.02, zero_point=3)
     a = net.tensor("a", (1, 8, 8, 8), "int8", scale=0.05, zero_point=-100)
@@ -26,8 +26,9 @@ def classifier(path: Path, *, versions: int = 3, softmax: bool = True, extra: st
     net.add("DEPTHWISE_CONV_2D", [a, weights, bias], [b], version=versions, table="DepthwiseConv2DOptions", depthMultiplier=1, **conv)
     c = net.tensor("c", (1, 1, 1, 8), "int8", scale=0.04, zero_point=7)
     net.add("AVERAGE_POOL_2D", [b], [c], table="Pool2DOptions", filterHeight=8, filterWidth=8, strideH=1, strideW=1, padding=1)
-    d = net.tensor("d", (1, 8), "int8", scale=0.04, zero_point=7)
-    net.add("RESHAPE", [c, net.constant("shape", np.array([1, 8], np.int32))], [d])
+    d = net.tensor("d", (1, 8), "int8", scale=0.04, zero_point=7) if flat else c
+    if flat:
+        net.add("RESHAPE", [c, net.constant("shape", np.array([1, 8], np.int32))], [d])
     e = net.tensor("logits", (1, depth), "int8", scale=0.08, zero_point=-5)
     weights = net.constant("w2", rng.integers(-127, 128, (depth, 8)).astype(np.int8), scale=0.02)
     net.add("FULLY_CONNECTED", [d, weights], [e], version=4, table="FullyConnectedOptions")

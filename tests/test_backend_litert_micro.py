@@ -7,7 +7,7 @@ import pytest
 
 from edgekit import bundle, packager
 from edgekit.backends.litert_micro import resolver
-from edgekit.budget import Limits, memory
+from edgekit.budget import Limits, memory, tflm_scratch
 from edgekit.embed import tflm as firmware
 from edgekit.errors import ConversionError, UsageError
 from edgekit.formats import tflite, tflm
@@ -45,6 +45,33 @@ def test_the_peak_is_the_operator_with_most_bytes_alive(tmp_path: Path) -> None:
     peak = memory.peak(tflite.graph(micro_nets.classifier(tmp_path / "net.tflite")))
     # the depthwise layer reads and writes 8x8x8 bytes each
     assert peak is not None and (peak.type, peak.live_bytes) == ("DEPTHWISE_CONV_2D", 2 * 512)
+
+
+MEASURED_BYTES = {"tflm": 3088, "cmsis_nn_mve": 6692}
+"""The arena that TFLM took for the classifier: plain kernels on this machine, and CMSIS-NN's in firmware on an emulated Cortex-M55."""
+
+
+def test_what_cmsis_nn_asks_of_the_arena_is_added(tmp_path: Path) -> None:
+    graph = tflite.graph(micro_nets.classifier(tmp_path / "net.tflite"))
+    added = {name: tflm_scratch.extra_bytes(graph, (name,)) for name in ("tflm", "cmsis_nn_dsp", "cmsis_nn_mve")}
+    by_type = {operator.type: operator for operator in graph.operators}
+    # columns of 3 x 3 x 3 values: two of 16 bits, padded to 28; four of 8 bits, padded to 32; 4 x 124 channels under each of 3 x 3 places
+    conv, depthwise = by_type["CONV_2D"], by_type["DEPTHWISE_CONV_2D"]
+    assert [tflm_scratch.scratch_bytes(graph, conv, name) for name in ("cmsis_nn_dsp", "cmsis_nn_mve")] == [112, 128]
+    assert [tflm_scratch.scratch_bytes(graph, depthwise, name) for name in ("cmsis_nn_dsp", "cmsis_nn_mve")] == [0, 4464]
+    assert added["tflm"] == 0 and added["cmsis_nn_dsp"] < 200
+    assert MEASURED_BYTES["cmsis_nn_mve"] <= MEASURED_BYTES["tflm"] + added["cmsis_nn_mve"] <= MEASURED_BYTES["cmsis_nn_mve"] + 1024
+
+
+def test_the_arena_declared_for_mve_holds_its_scratch(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    net = micro_nets.classifier(tmp_path / "net.tflite")
+    made = packager.package(str(net), "mcu-cortex-m55", packager.Options(out=tmp_path / "out", rebuild=True))
+    assert made.bundle
+    with bundle.open(made.bundle) as opened:
+        header = opened.read("trim/src/edgekit_model.h").decode()
+    declared = int(next(line for line in header.splitlines() if "EDGEKIT_ARENA_BYTES" in line).split()[-1])
+    assert declared >= MEASURED_BYTES["cmsis_nn_mve"]
 
 
 def test_the_interpreter_equals_the_reference_kernels(tmp_path: Path) -> None:

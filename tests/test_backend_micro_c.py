@@ -60,10 +60,10 @@ def compile_softmax(folder: Path, beta: float, scale: float, depth: int) -> Call
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["mcu-cortex-m4-c", "mcu-cortex-m0plus-c"])
-def test_the_c_equals_the_reference_kernels_and_is_weighed_beside_tflm(tmp_path: Path, target: str) -> None:
-    """Old operator versions, no ReshapeOptions, a dense layer without bias, LOGISTIC and SOFTMAX at the end: all prepared."""
-    outcome = package(micro_nets.classifier(tmp_path / "net.tflite", versions=1, extra="LOGISTIC"), tmp_path, target)
+@pytest.mark.parametrize(("target", "flat"), [("mcu-cortex-m4-c", True), ("mcu-cortex-m0plus-c", False)])
+def test_the_c_equals_the_reference_kernels_and_is_weighed_beside_tflm(tmp_path: Path, target: str, flat: bool) -> None:
+    """Old operator versions, no ReshapeOptions, a dense layer without bias (and of a map), LOGISTIC and SOFTMAX at the end: all prepared."""
+    outcome = package(micro_nets.classifier(tmp_path / "net.tflite", versions=1, extra="LOGISTIC", flat=flat), tmp_path, target)
     assert outcome.passed
     assert any("to the byte" in notice for notice in outcome.manifest.notices)
     said = next(notice for notice in outcome.manifest.notices if "TFLM: flash" in notice)

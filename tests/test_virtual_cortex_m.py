@@ -197,11 +197,12 @@ def test_a_folder_that_is_no_source_tree_is_refused(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 @needs_emulator
 @pytest.mark.skipif(not os.environ.get(tflm.VARIABLE), reason=f"no source tree of TFLM: {tflm.VARIABLE} is not set")
-def test_the_interpreter_runs_on_the_core_where_its_source_is_at_hand(tmp_path: Path) -> None:
+@pytest.mark.parametrize("core", sorted(BOARDS))
+def test_the_interpreter_runs_on_the_core_where_its_source_is_at_hand(tmp_path: Path, core: str) -> None:
     path = micro_nets.classifier(tmp_path / "net.tflite")
     signature = tflite.open(str(path), {}).signature
     inputs = np.random.default_rng(4).integers(-128, 128, (3, *signature.inputs[0].shape)).astype(np.int8)
-    found = micro_conformance.on_core("cortex-m4", "tflm", path, signature, [[x] for x in inputs], tmp_path / "run")
+    found = micro_conformance.on_core(core, "tflm", path, signature, [[x] for x in inputs], tmp_path / "run")
     np.testing.assert_array_equal([x["scores"] for x in found], micro_nets.reference(path, inputs))
     counters = read_result(tmp_path / "run/result").counters
     assert counters["instructions"] > 10_000 and counters["arena_bytes"] > 512 and counters["flash_bytes"] > path.stat().st_size

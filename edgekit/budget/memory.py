@@ -34,17 +34,20 @@ class Peak(msgspec.Struct, frozen=True):
 
 def peak(graph: Graph) -> Peak | None:
     """The peak of the main graph; None for a graph without operators."""
-    operators = [o for o in graph.operators if not o.attributes.get("subgraph")]
-    spans = _spans(graph, operators)
-    best: tuple[int, int] | None = None
-    for place in range(len(operators)):
-        alive = sum(size(graph.tensors[i]) for i, (first, last) in spans.items() if first <= place <= last)
-        best = max(best or (alive, -place), (alive, -place))
-    if best is None:
+    operators, most = main(graph), alive(graph)
+    if not operators:
         return None
-    operator = operators[-best[1]]
-    rows = [(graph.tensors[i].name, size(graph.tensors[i])) for i, (first, last) in spans.items() if first <= -best[1] <= last]
-    return Peak(operator.index, operator.type, operator.name, best[0], tuple(sorted(rows, key=lambda row: (-row[1], row[0]))))
+    place = most.index(max(most))
+    operator, spans = operators[place], _spans(graph, operators)
+    rows = [(graph.tensors[i].name, size(graph.tensors[i])) for i, (first, last) in spans.items() if first <= place <= last]
+    return Peak(operator.index, operator.type, operator.name, most[place], tuple(sorted(rows, key=lambda row: (-row[1], row[0]))))
+
+
+def alive(graph: Graph) -> list[int]:
+    """Bytes of activations that are alive at each operator of the main graph."""
+    operators = main(graph)
+    spans = _spans(graph, operators)
+    return [sum(size(graph.tensors[i]) for i, (first, last) in spans.items() if first <= place <= last) for place in range(len(operators))]
 
 
 def size(tensor: GraphTensor) -> int:
@@ -53,6 +56,11 @@ def size(tensor: GraphTensor) -> int:
     for n in tensor.shape:
         count *= max(n, 1)
     return -(-count // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def main(graph: Graph) -> list[Operator]:
+    """The operators of the main graph, in order."""
+    return [operator for operator in graph.operators if not operator.attributes.get("subgraph")]
 
 
 def _spans(graph: Graph, operators: list[Operator]) -> dict[int, tuple[int, int]]:

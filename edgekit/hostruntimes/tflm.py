@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from edgekit.budget import tflm_scratch
 from edgekit.embed import tflm as embed_tflm
 from edgekit.errors import EdgekitError, MissingPackageError, RunnerError, require
 from edgekit.formats import tflite_flatbuffer, tflite_reader, tflm
@@ -62,10 +63,11 @@ def _on_core(job: Job) -> Runtime:
 
 
 def _firmware(job: Job, artifact: Path, board: Board, scratch: Path, stack_bytes: int, root: Path) -> build.Firmware:
-    """Firmware of a `.tflite`, whose arena is what the interpreter takes here: an upper bound for a 32-bit core."""
+    """Firmware of a `.tflite`, whose arena is what the interpreter takes here, and at most what CMSIS-NN's kernels ask for besides."""
     file, (inputs, outputs) = tflite_reader.read(artifact), _graph_ends(artifact)
     signature = Signature(tuple(_in_order(file.graph, inputs, file.entry.inputs)[0]), tuple(_in_order(file.graph, outputs, file.entry.outputs)[0]))
-    arena_bytes = int(job.options.get("arena_bytes") or tflm.Interpreter(artifact, signature).arena_bytes())
+    scratch_bytes = tflm_scratch.extra_bytes(file.graph, (tflm_scratch.MVE if board.core == "cortex-m55" else tflm_scratch.DSP,))
+    arena_bytes = int(job.options.get("arena_bytes") or tflm.Interpreter(artifact, signature).arena_bytes() + scratch_bytes)
     made = scratch / "model"
     made.mkdir()
     embed_tflm.write(artifact.read_bytes(), file.graph, signature, -(-arena_bytes // 16) * 16, made)

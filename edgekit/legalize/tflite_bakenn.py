@@ -6,6 +6,8 @@ that are exactly the product of the two before them. None of that is arithmetic.
 
 from __future__ import annotations
 
+import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ def prepare(model: Any, name: str) -> tuple[Any, ...]:
         tensor.shapeSignature = None
     for operator in graph.operators:
         _rewrite(model, graph, operator, name)
+    graph.operators = [step for operator in graph.operators for step in _on_matrices(model, graph, operator)]
     model.signatureDefs, model.metadata = None, None
     flatbuffer.merge_buffers(model, share=False)
     return tail
@@ -89,6 +92,39 @@ def _plain_dense(graph: Any, operator: Any) -> None:
     operator.builtinOptions.asymmetricQuantizeInputs = False
     if len(graph.tensors[int(operator.inputs[0])].shape) == 2:
         operator.builtinOptions.keepNumDims = False
+
+
+def _on_matrices(model: Any, graph: Any, operator: Any) -> list[Any]:
+    """A dense layer between reshapes, where it reads or writes other than rows and columns; any other operator as it is."""
+    if flatbuffer.op_name(model, operator) != "FULLY_CONNECTED":
+        return [operator]
+    columns, depth = (int(n) for n in graph.tensors[int(operator.inputs[1])].shape)
+    before, behind = int(operator.inputs[0]), int(operator.outputs[0])
+    operator.inputs[0], operator.outputs = _flat(graph, before, depth), [_flat(graph, behind, columns)]
+    operator.builtinOptions.keepNumDims = False
+    first = [] if int(operator.inputs[0]) == before else [_step(model, graph, before, int(operator.inputs[0]))]
+    last = [] if int(operator.outputs[0]) == behind else [_step(model, graph, int(operator.outputs[0]), behind)]
+    return [*first, operator, *last]
+
+
+def _flat(graph: Any, tensor: int, depth: int) -> int:
+    """The tensor, or a new one of its values as rows of `depth`."""
+    whole = graph.tensors[tensor]
+    if len(whole.shape) == 2:
+        return tensor
+    flat = copy.copy(whole)
+    flat.shape = [math.prod(int(n) for n in whole.shape) // depth, depth]
+    flat.name = flatbuffer.text(whole.name).encode() + b"/rows"
+    graph.tensors.append(flat)
+    return len(graph.tensors) - 1
+
+
+def _step(model: Any, graph: Any, source: int, out: int) -> Any:
+    """A RESHAPE from one tensor to another."""
+    made = flatbuffer.schema().OperatorT()
+    made.inputs, made.outputs = [source], [out]
+    _reshape(model, made, graph.tensors[out])
+    return made
 
 
 def _match_bias(graph: Any, operator: Any) -> None:

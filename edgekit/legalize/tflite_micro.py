@@ -14,12 +14,15 @@ from edgekit.graph import Graph, Operator
 LOOPS = frozenset({"WHILE", "IF"})
 FLOATS = frozenset({"float32", "float16", "float64"})
 EDGES = frozenset({"QUANTIZE", "DEQUANTIZE"})
+MOST_JOINED = 10
+"""Inputs that TFLM's CONCATENATION takes (`kernels/concatenation.cc`)."""
 
 
-def prepare(model: Model, own: str | None, workdir: Path) -> tuple[Model, tuple[str, ...]]:
+def prepare(model: Model, own: str | None, workdir: Path, *, pools: bool) -> tuple[Model, tuple[str, ...]]:
     """What a quantizer is given for a microcontroller, and what to say of it; `own` is the precision that the model has already, None for float.
 
-    A float model has pools in place of means, an integer one stays as it is. Raises `ConversionError` for what no integers are made of.
+    A float model has joins in place of TILE, and with `pools` pools in place of means; an integer one stays as it is.
+    Raises `ConversionError` for what no integers are made of.
     """
     if model.path is None:
         raise ConversionError(f"{model.name}: microcontrollers are packaged for from a .tflite file")
@@ -28,25 +31,48 @@ def prepare(model: Model, own: str | None, workdir: Path) -> tuple[Model, tuple[
     if own is not None:
         return model, ()
     refuse_loops(tflite.graph(model.path), model.name)
-    path, notices = pool_means(model.path, workdir / "pooled.tflite")
+    path, notices = rewrite(model.path, workdir / "rewritten.tflite", pools=pools)
     return dataclasses.replace(model, path=path), notices
 
 
-def pool_means(source: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
-    """Write means over height and width of a float model as AVERAGE_POOL_2D over the whole map (and RESHAPE), which is the same sum.
-
-    Quantized, the pool keeps its input's scale, and every runtime has it. The source itself when there is none; and the layers changed.
-    """
+def rewrite(source: Path, out: Path, *, pools: bool) -> tuple[Path, tuple[str, ...]]:
+    """Write a float model so that its operators have integer forms; the source itself where that changes nothing. And the layers changed."""
     model = flatbuffer.load(source.read_bytes(), source.name)
+    pooled = pool_means(model) if pools else ()
+    notices = (
+        *(f"{name}: a repetition is a concatenation of the same tensor, which has an integer form" for name in join_tiles(model)),
+        *(f"{name}: a mean over height and width is an average pool over the whole map: the same sum" for name in pooled),
+    )
+    return (flatbuffer.write(out, flatbuffer.dump(model)) if notices else source), notices
+
+
+def pool_means(model: Any) -> tuple[str, ...]:
+    """Make means over height and width of a parsed float model AVERAGE_POOL_2D over the whole map (and RESHAPE), which is the same sum.
+
+    Quantized, the pool keeps its input's scale: generated C takes that, and no mean. The names of the layers changed.
+    """
     graph, changed = model.subgraphs[0], []
     for place, operator in reversed(list(enumerate(graph.operators))):
         if flatbuffer.op_name(model, operator) == "MEAN" and _is_global(model, graph, operator):
             graph.operators[place : place + 1] = _pool(model, graph, operator)
             changed.append(flatbuffer.text(graph.tensors[int(operator.outputs[0])].name))
-    if not changed:
-        return source, ()
-    note = "a mean over height and width is an average pool over the whole map: the same sum"
-    return flatbuffer.write(out, flatbuffer.dump(model)), tuple(f"{name}: {note}" for name in reversed(changed))
+    return tuple(reversed(changed))
+
+
+def join_tiles(model: Any) -> tuple[str, ...]:
+    """Make TILE along one axis CONCATENATION of its input with itself: no integer kernel tiles. The names of the layers changed."""
+    graph, made, changed = model.subgraphs[0], flatbuffer.schema(), []
+    for operator in graph.operators:
+        times = flatbuffer.constant(model, graph.tensors[int(operator.inputs[1])]) if flatbuffer.op_name(model, operator) == "TILE" else None
+        axes = [] if times is None else [axis for axis, count in enumerate(times.reshape(-1)) if int(count) != 1]
+        if times is None or len(axes) != 1 or not 1 < int(times.reshape(-1)[axes[0]]) <= MOST_JOINED:
+            continue
+        operator.inputs = [int(operator.inputs[0])] * int(times.reshape(-1)[axes[0]])
+        operator.opcodeIndex = flatbuffer.op_code(model, "CONCATENATION", 1)
+        operator.builtinOptionsType, operator.builtinOptions = made.BuiltinOptions.ConcatenationOptions, made.ConcatenationOptionsT()
+        operator.builtinOptions.axis = axes[0]
+        changed.append(flatbuffer.text(graph.tensors[int(operator.outputs[0])].name))
+    return tuple(changed)
 
 
 def refuse_loops(graph: Graph, name: str) -> None:

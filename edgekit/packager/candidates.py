@@ -71,7 +71,7 @@ def _check_built(job: Job, tried: Sequence[Built | Point]) -> None:
         raise ConversionError(what, "give --calibration")
     if not any(isinstance(found, Built) for found in tried):
         first = _points(tried)[0]
-        raise ConversionError(f"{job.source.name}: {first.candidate.precision} could not be built: {first.failed}")
+        raise ConversionError(f"{job.source.name}: {first.candidate.precision} could not be built: {first.failed}", first.hint or None)
 
 
 def _choice(plan: Plan, tried: Sequence[Built | Point]) -> Built:
@@ -99,7 +99,7 @@ def _measure(job: Job, build: Callable[[Candidate], Artifact], candidate: Candid
     except ConversionError as error:
         if job.options.precision != "auto":
             raise
-        return Point(candidate, failed=error.message)
+        return Point(candidate, failed=error.message, hint=error.hint or "")
     name, limits = f"model ({artifact.candidate.precision})", job.options.limits
     with ThreadPoolExecutor(1) as pool:  # deflating is as long as the runs
         weighed = pool.submit(budget.usage, artifact.path, job.runtime, name=name, parts=artifact.parts)

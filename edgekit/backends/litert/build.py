@@ -16,6 +16,7 @@ from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
 from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.legalize.tflite_islands import LEFT_FLOAT
 from edgekit.quantize.gathering import HELD_OUT
 
 FEW = f"fewer than {HELD_OUT} samples: the same ones that weights were rounded by also judged the result"
@@ -70,7 +71,7 @@ def _left_float(candidate: Candidate, content: bytes) -> tuple[str, ...]:
             left[kind] = left.get(kind, 0) + 1
     if not left:
         return ()
-    return (f"in float, for want of an integer kernel or by choice: {', '.join(f'{count} {kind}' for kind, count in sorted(left.items()))}",)
+    return (f"{LEFT_FLOAT}{', '.join(f'{count} {kind}' for kind, count in sorted(left.items()))}",)
 
 
 def _finish(opened: Source, candidate: Candidate, content: bytes, notices: tuple[str, ...]) -> Artifact:

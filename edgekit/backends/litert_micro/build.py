@@ -9,19 +9,20 @@ from pathlib import Path
 from edgekit import plugins
 from edgekit.backends import Artifact, Candidate, Context
 from edgekit.backends.litert_micro import vela
-from edgekit.budget import Part, format_size, model_part, tflm_kernels
+from edgekit.budget import Part, format_size, model_part, tflm_kernels, tflm_scratch
 from edgekit.formats import Model, tflite, tflm
 from edgekit.graph import Graph
-from edgekit.legalize import tflite_micro
+from edgekit.legalize import tflite_islands, tflite_micro
 
-ARENA = "arena"
+ARENA, SCRATCH = "arena", "scratch of CMSIS-NN"
 COMPILED = "-npu"
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
-    """Prepare the float model for pools instead of means, and let the quantizer read it; an integer model keeps its integers."""
+    """Let the quantizer read the model once, prepared; the result finishes one candidate a call. An integer model keeps its integers."""
     quantizer = plugins.load("edgekit.backends", context.target.options.get("quantizer", "litert"))
-    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir)
+    pools = context.target.options.get("means") == "pools"
+    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir, pools=pools)
     build = quantizer.prepare(prepared, dataclasses.replace(context, io="int8"))
     return lambda candidate: _finish(build(candidate), context, notices)
 
@@ -33,6 +34,7 @@ def integers(path: Path) -> Path:
 
 
 def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artifact:
+    made = dataclasses.replace(made, notices=tflite_islands.without(made.path, made.notices))
     graph = tflite.graph(made.path)
     tflite_micro.refuse(graph, made.path.name)
     return _compiled(made, context, notices) if "npu" in context.target.options else _interpreted(made, graph, context, notices)
@@ -61,15 +63,23 @@ def _interpreted(made: Artifact, graph: Graph, context: Context, notices: tuple[
     options = context.target.options
     arena = tflm.Interpreter(made.path, made.signature).arena_bytes()
     margin, stack = options.get("arena_margin_bytes", 0), options.get("stack_bytes", 0)
-    said = f"arena {format_size(arena)} and a margin of {margin} bytes: measured by TFLM here, with 64-bit pointers; a 32-bit core needs less"
+    scratch = tflm_scratch.extra_bytes(graph, context.target.delegates)
+    said = f"arena {format_size(arena)}, measured by TFLM here, whose pointers of 64 bits take more than a core's; {_above(scratch, margin)}"
     parts = (
         model_part(made.path, f"model ({made.candidate.precision})"),
         *tflm_kernels.kernels(graph, options.get("core", ""), context.target.delegates),
         Part(ARENA, "arena", -(-arena // 16) * 16, 0, "measured", "TFLM's interpreter here"),
+        *([Part(SCRATCH, "arena", -(-scratch // 16) * 16, 0, "estimated", "CMSIS-NN's buffer sizes")] if scratch else []),
         Part("arena margin", "arena", margin, 0, "estimated", "target profile"),
         Part("stack", "arena", stack, 0, "estimated", "target profile"),
     )
     return dataclasses.replace(made, parts=parts, notices=(*notices, *made.notices, said))
+
+
+def _above(scratch_bytes: int, margin_bytes: int) -> str:
+    """What is declared above the measured arena."""
+    scratch = f"scratch of CMSIS-NN's kernels, estimated at most {scratch_bytes:,} bytes, and " if scratch_bytes else ""
+    return f"above it {scratch}a margin of {margin_bytes:,} bytes"
 
 
 def arena_bytes(parts: Sequence[Part]) -> int:

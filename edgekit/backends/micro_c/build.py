@@ -15,7 +15,7 @@ from edgekit.backends.micro_c import host, tail, weigh
 from edgekit.errors import ConversionError, require
 from edgekit.formats import Model, tflite
 from edgekit.formats import tflite_flatbuffer as flatbuffer
-from edgekit.legalize import tflite_bakenn, tflite_micro
+from edgekit.legalize import tflite_bakenn, tflite_islands, tflite_micro
 
 NAME = "net"
 PROOFS = 4
@@ -25,7 +25,8 @@ PROOFS = 4
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     """Let the quantizer read the model once (means over the whole map as pools); the result generates C for one candidate a call."""
     quantizer = plugins.load("edgekit.backends", context.target.options.get("quantizer", "litert"))
-    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir)
+    pools = context.target.options.get("means") == "pools"
+    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir, pools=pools)
     build = quantizer.prepare(prepared, dataclasses.replace(context, io="int8"))
     return lambda candidate: _finish(build(candidate), context, notices)
 
@@ -41,6 +42,7 @@ def twin(folder: Path) -> Path:
 
 
 def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artifact:
+    made = dataclasses.replace(made, notices=tflite_islands.without(made.path, made.notices))
     graph = tflite.graph(made.path)
     tflite_micro.refuse(graph, made.path.name)
     signature = made.signature

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from edgekit.backends import Artifact
-from edgekit.budget import Limits, Part, runtime_parts, tflm_kernels
+from edgekit.budget import Limits, Part, runtime_parts, tflm_kernels, tflm_scratch
 from edgekit.embed import c_text
 from edgekit.errors import ConversionError, EdgekitError, MissingPackageError
 from edgekit.formats import tflm
@@ -67,7 +67,8 @@ def compared(rows: tuple[Part, ...], made: Artifact, graph: Graph, target: Targe
     """One sentence on both ways, when TFLM is at hand, and which of them fits where flash or SRAM is limited."""
     try:
         other = load(target.name.removesuffix("-c"))
-        arena = tflm.Interpreter(made.path, made.signature).arena_bytes() + int(other.options.get("arena_margin_bytes", 0)) + stack
+        arena = tflm.Interpreter(made.path, made.signature).arena_bytes() + tflm_scratch.extra_bytes(graph, other.delegates)
+        arena += int(other.options.get("arena_margin_bytes", 0)) + stack
         kernels = sum(p.installed_bytes for p in tflm_kernels.kernels(graph, other.options.get("core", ""), other.delegates))
         flash = made.path.stat().st_size + kernels + sum(p.installed_bytes for p in runtime_parts(other))
     except EdgekitError as error:

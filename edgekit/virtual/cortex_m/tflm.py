@@ -122,7 +122,7 @@ def run(command: Sequence[str], what: str) -> None:
 
 
 def _digest(root: Path, board: Board) -> str:
-    found = hashlib.sha256(repr((board, FLAGS, CXX_FLAGS, DEFINES, str(root))).encode())
+    found = hashlib.sha256(repr((board.flags, FLAGS, CXX_FLAGS, DEFINES, str(root))).encode())
     for source in _sources(root):
         stat = source.stat()
         found.update(repr((str(source), stat.st_size, stat.st_mtime_ns)).encode())
