@@ -163,3 +163,55 @@ def test_full_range_products_do_not_saturate(tmp_path: Path) -> None:
     got = backend.emulate(Artifact(tmp_path / "m.onnx", "onnx", signature, Candidate("w8a8"))).run({"x": x})["y"]
     step = (max(right.max(), 0) - min(right.min(), 0)) / 255
     assert np.abs(got - right).max() <= step
+
+
+def opened(folder: Path, text: str, shapes: formats.Shapes | None = None, **constants: object) -> formats.Model:
+    made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> net {text}')
+    for name, value in constants.items():
+        protos.set_constant(made, name, np.asarray(value, np.float32))
+    onnx.save(made, folder / "net.onnx")
+    return formats.open(str(folder / "net.onnx"), shapes or {})
+
+
+def made_of(model: formats.Model, precision: str, work: Path) -> Artifact:
+    work.mkdir(exist_ok=True)
+    rng, spec = np.random.default_rng(3), model.signature.inputs[0]
+    samples = [{"x": rng.uniform(-1, 1, spec.shape).astype(np.float32)} for _ in range(8)]
+    return backend.prepare(model, Context(target.load("android-arm64-ort"), samples, work))(Candidate(precision, "nearest"))
+
+
+def test_what_computes_in_float_between_integers_is_named(tmp_path: Path) -> None:
+    """An unfolded block of convolution, batch normalization and GELU: fused into integers, but for the GELU, which has no integer kernel."""
+    rng = np.random.default_rng(0)
+    text = """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y)
+    { c = Conv <pads = [1, 1, 1, 1]> (x, w)  b = BatchNormalization (c, gain, shift, mean, variance)
+      r = Div (b, root)  e = Erf (r)  p = Add (e, one)  h = Mul (b, p)  y = Mul (h, half) }"""
+    norm = {"gain": [1, 2, 0.5, 1], "shift": [0, 1, -1, 0], "mean": [0.1] * 4, "variance": [1, 4, 1, 2]}
+    model = opened(tmp_path, text, root=2**0.5, one=1.0, half=0.5, w=rng.standard_normal((4, 4, 3, 3)) * 0.3, **norm)
+    (told,) = (notice for notice in made_of(model, "w8a8", tmp_path / "work").notices if "in float between integers" in notice)
+    assert told.startswith("1 operator computes") and "Gelu in layer" in told and "Conv" not in told
+    whole = opened(tmp_path, "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { c = Conv (x, w)  y = Relu (c) }", w=rng.standard_normal((4, 4, 1, 1)))
+    assert not any("in float" in notice for notice in made_of(whole, "w8a8", tmp_path / "whole").notices)
+
+
+def test_a_tiny_net_that_does_not_shrink_says_so_with_its_bytes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"a": (1, 16), "b": (16, 16), "c": (16, 1)}
+    text = "(float[1, 1] x) => (float[1, 1] y) { f = MatMul (x, a) g = Relu (f) h = MatMul (g, b) i = Relu (h) y = MatMul (i, c) }"
+    model = opened(tmp_path, text, **{name: rng.standard_normal(shape) for name, shape in sizes.items()})
+    artifact = made_of(model, "w8a8", tmp_path / "work")
+    (told,) = (notice for notice in artifact.notices if "no smaller than float" in notice)
+    assert f"{artifact.path.stat().st_size} bytes against" in told and "largest: b/stored 256" in told
+    assert not any("smaller" in notice for notice in made_of(model, "fp32", tmp_path / "float").notices)
+
+
+@pytest.mark.parametrize("height", [8, 12])
+def test_an_open_dimension_is_fixed_in_words_at_each_size(tmp_path: Path, height: int) -> None:
+    text = """(float[1, 4, H, 8] x) => (float[1, N] flat, float[1, 4] y)
+    { c = Conv (x, w)  flat = Flatten (c)  y = ReduceMean <axes = [2, 3], keepdims = 0> (c) }"""
+    model = opened(tmp_path, text, {"x": (1, 4, height, 8)}, w=np.eye(4)[:, :, None, None] * 0.5)
+    assert f"input x: dimension 2 was dynamic and is fixed to {height}" in model.notices
+    x = np.random.default_rng(1).uniform(-1, 1, (1, 4, height, 8)).astype(np.float32)
+    got = backend.emulate(made_of(model, "w8a8", tmp_path / "work")).run({"x": x})
+    assert got["flat"].shape == (1, 4 * height * 8)
+    assert np.abs(got["flat"] - x.reshape(1, -1) / 2).max() < 0.01 and np.abs(got["y"] - x.mean((2, 3)) / 2).max() < 0.01

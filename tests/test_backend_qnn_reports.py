@@ -10,6 +10,7 @@ import pytest
 
 from edgekit import formats, target
 from edgekit.backends import Artifact, Candidate, Context, qnn
+from edgekit.backends.qnn import locate
 from edgekit.errors import ConversionError
 from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.qdq import protos
@@ -66,11 +67,12 @@ def test_what_leaves_half_precision_is_named_with_its_value(tmp_path):
         build(path, "fp16", [np.full((1, 6), 12.0, np.float32)])
 
 
-def test_a_hard_swish_reaches_beyond_one(tmp_path):
+@pytest.mark.parametrize("precision", ["a8w8", "a16w8", "fp16"])
+def test_a_hard_swish_reaches_beyond_one(tmp_path, precision):
     rng = np.random.default_rng(0)
     path = write(tmp_path, BLOCK, w=np.eye(4)[:, :, None, None] * 4)
     samples = [rng.uniform(-2.5, 2.5, (1, 4, 8, 8)).astype(np.float32) for _ in range(4)]
-    got = qnn.emulate(build(path, "a8w8", samples)).run({"x": samples[0]})["y"]
+    got = qnn.emulate(build(path, precision, samples)).run({"x": samples[0]})["y"]
     a = samples[0] * 4
     assert np.abs(got - a * np.clip(a + 3, 0, 6) / 6).max() < 0.1
     assert got.max() > 9
@@ -104,6 +106,53 @@ def test_integer_edges_hold_what_the_float_ones_stand_for(tmp_path):
     got = (qnn.emulate(artifact).run({"x": stored})["y"].astype(np.float32) - out.zero_point) * np.float32(out.scale)
     right = formats.session(formats.open(str(path))).run({"x": samples[0]})["y"]
     assert np.abs(got - right).max() < 0.1
+
+
+def test_a_tiny_net_is_built_and_its_size_told(tmp_path):
+    """One to sixteen to one: sums of a single product, which QNN would never finish, and a binary larger than the float model."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal(shape) for name, shape in {"a": (1, 16), "b": (16, 16), "c": (16, 1)}.items()}
+    text = "(float[1, 1] x) => (float[1, 1] y) { f = MatMul (x, a) g = Relu (f) h = MatMul (g, b) i = Relu (h) y = MatMul (i, c) }"
+    path = write(tmp_path, text, **weights)
+    samples = [rng.uniform(-1, 1, (1, 1)).astype(np.float32) for _ in range(16)]
+    artifact = build(path, "a16w8", samples)
+    right = [np.maximum(np.maximum(x @ weights["a"], 0) @ weights["b"], 0) @ weights["c"] for x in samples]
+    got = [qnn.emulate(artifact).run({"x": x})["y"] for x in samples]
+    assert np.abs(np.array(right) - np.array(got)).max() < 0.03 * np.abs(right).max()
+    assert any("no smaller than the float model" in notice for notice in artifact.notices)
+
+
+@pytest.mark.parametrize("precision", ["a8w8", "a16w8", "fp16"])
+def test_bounds_written_as_minimum_and_maximum_hold(tmp_path, precision):
+    """The HTP would leave out the first of two scalar bounds."""
+    path = write(tmp_path, "(float[1, 64] x) => (float[1, 64] y) { a = Mul (x, two) c = Min (a, one) y = Max (c, zero) }", two=2.0, one=1.0, zero=0.0)
+    x = np.linspace(-3, 3, 64, dtype=np.float32)[None]
+    got = qnn.emulate(build(path, precision, [x])).run({"x": x})["y"]
+    assert np.abs(got - np.clip(2 * x, 0, 1)).max() < 0.03
+
+
+@pytest.mark.parametrize("body", [
+    "y = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x)",
+    "y = AveragePool <kernel_shape = [2, 2], pads = [1, 1, 0, 0], count_include_pad = 1> (x)",
+])  # fmt: skip
+def test_a_padded_average_is_right_in_half_precision(tmp_path, body):
+    path = write(tmp_path, f"(float[1, 2, 5, 5] x) => (float[1, 2, 5, 5] y) {{ {body} }}")
+    x = np.random.default_rng(0).uniform(1, 20, (1, 2, 5, 5)).astype(np.float32)
+    artifact = build(path, "fp16", [x])
+    right, got = (session.run({"x": x})["y"] for session in (formats.session(formats.open(str(path))), qnn.emulate(artifact)))
+    assert np.abs(right - got).max() < 0.02
+    assert any("average-pool-padding" in notice for notice in artifact.notices)
+
+
+def test_a_refusal_that_the_provider_does_not_explain_names_the_first_operator(tmp_path):
+    proto = onnx.load(write(tmp_path, "(float[4] x) => (float[4] y) { a = Relu (x) b = Tan (a) y = Neg (b) }"))
+
+    def refused(part):
+        return any(node.op_type == "Tan" for node in part.graph.node)
+
+    assert locate.first_refused(proto, refused) == ("Tan", "b")
+    assert locate.first_refused(proto, lambda part: False) is None
+    assert all([value.name for value in locate.beginning(proto, end).graph.output] == [name] for end, name in ((1, "a"), (2, "b"), (3, "y")))
 
 
 def test_a_refusal_names_the_operator(tmp_path):

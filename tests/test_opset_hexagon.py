@@ -15,7 +15,8 @@ onnx = pytest.importorskip("onnx")
 
 F = np.float32
 VALUES = {"k": F(2), "w": np.zeros((4, 2, 3, 3), F), "s": np.array([1, 1, 0.6, 0.6], F), "t": np.array([1, 1, 2, 2], F), "g": np.ones(8, F),
-          "i": np.zeros((1, 1, 1, 1), np.int64), "u": np.zeros((1, 1, 1, 1), F), "n": np.ones((4, 1, 1), F)}  # fmt: skip
+          "i": np.zeros((1, 1, 1, 1), np.int64), "u": np.zeros((1, 1, 1, 1), F), "n": np.ones((4, 1, 1), F),
+          "one": np.ones((1, 3), F), "eight": np.ones((8, 3), F)}  # fmt: skip
 
 
 def verdict(body: str, kind: str) -> str:
@@ -38,6 +39,12 @@ def verdict(body: str, kind: str) -> str:
      "y = ConvTranspose <strides = [2, 2], output_padding = [1, 1], pads = [1, 1, 1, 1]> (x, w)"),
     ("Softmax", "a = Mul (x, k) r = Relu (a) y = Softmax (r)", "before the ReLU", "a = Mul (x, k) r = Sigmoid (a) y = Softmax (r)"),
     ("LayerNormalization", "y = LayerNormalization (x, g)", "no bias", "y = LayerNormalization (x, g, g)"),
+    ("MatMul", "m = ReduceMean <axes = [3]> (x) y = MatMul (m, one)", "never ends", "y = MatMul (x, eight)"),
+    ("AveragePool", "y = AveragePool <kernel_shape = [2, 2], dilations = [2, 2]> (x)", "dilated", "y = AveragePool <kernel_shape = [2, 2]> (x)"),
+    ("MaxPool", "y = MaxPool <kernel_shape = [2, 2], dilations = [2, 2]> (x)", "dilated", "y = MaxPool <kernel_shape = [2, 2]> (x)"),
+    ("RMSNormalization", "y = RMSNormalization <axis = 1> (x, g)", "the last one only", "y = RMSNormalization (x, g)"),
+    ("LpNormalization", "y = LpNormalization <p = 1> (x)", "root of the squares", "y = LpNormalization (x)"),
+    ("Max", "y = Max (x)", "takes two", "y = Max (x, k)"),
     ("PRelu", "y = PRelu (x, n)", "each channel", "y = PRelu (x, k)"),
 ])  # fmt: skip
 def test_a_form_that_is_computed_otherwise_is_refused(kind: str, body: str, words: str, beside: str) -> None:

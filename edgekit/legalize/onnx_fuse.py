@@ -128,6 +128,21 @@ def _unbounded(sign: float) -> Callable[..., Any]:
     return replace
 
 
+def _raised_after(op: Any, x: Any, low: Any, high: Any) -> Any:
+    return op.Max(op.Min(x, high), low)
+
+
+def _lowered_after(op: Any, x: Any, low: Any, high: Any) -> Any:
+    return op.Min(op.Max(x, low), high)
+
+
+def _clipped(op: Any, x: Any, low: Any, high: Any) -> Any:
+    ends = number(low), number(high)
+    if ends[0] is None or ends[1] is None or not -math.inf < ends[0] <= ends[1] < math.inf or shape(x) is None:
+        return None
+    return op.Clip(x, constant(op, ends[0]), constant(op, ends[1]))
+
+
 def _sum_of_two(op: Any, x: Any, y: Any) -> Any:
     return op.Sum(x, y)
 
@@ -150,5 +165,6 @@ RULES = (
     Rule("hard-swish-gate", "its gate was an operator of its own", ("HardSigmoid", "Mul"), ("HardSwish",), (_hard_swish_of_sigmoid,), _hard_swish),
     Rule("max-infinity", "a bound at infinity bounds nothing, and no integer stands for it", ("Max",), (), (_bounded("Max"),), _unbounded(-1.0)),
     Rule("min-infinity", "a bound at infinity bounds nothing, and no integer stands for it", ("Min",), (), (_bounded("Min"),), _unbounded(1.0)),
+    Rule("clip", "two bounds are one operator with one range to quantize", ("Max", "Min"), ("Clip",), (_raised_after, _lowered_after), _clipped),
     Rule("div-chain", "two divisions by constants are one multiplication", ("Div",), ("Mul",), (_div_chain,), _one_factor, commutes=False),
 )  # fmt: skip

@@ -96,7 +96,7 @@ def simplified(proto: Any) -> Any:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     try:
-        slim = onnxslim.slim(_without_empty_parts(copy))
+        slim = _without_empty_parts(onnxslim.slim(_without_empty_parts(copy)))
         return onnx.shape_inference.infer_shapes(slim, data_prop=True)
     except Exception as error:  # onnxslim raises whatever its passes raise
         reason = first_line(error)
@@ -114,6 +114,11 @@ def _without_empty_parts(proto: Any) -> Any:
         lengths = sizes.get(node.input[1], []) if node.op_type == "Split" and len(node.input) > 1 else []
         kept = [(length, name) for length, name in zip(lengths, node.output, strict=False) if length or name in read]
         if not lengths or len(kept) == len(lengths) or len(node.output) != len(lengths):
+            continue
+        if len(kept) == 1:
+            node.op_type = "Identity"
+            del node.input[1:], node.attribute[:], node.output[:]
+            node.output.append(kept[0][1])
             continue
         name = f"{node.input[1]}/{kept[0][1]}"
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([length for length, _ in kept], np.int64), name))

@@ -125,6 +125,19 @@ def _gemm_with_matrix(op: Any, x: Any, out: Any) -> Any:
     return op.Add(op.Gemm(x, node.inputs[1], **kept), bias)
 
 
+def _outer_product(op: Any, x: Any, out: Any) -> Any:
+    """A sum of one product is that product, with sizes of 1 spread out."""
+    node, sizes, second = out.producer(), shape(x), shape(out.producer().inputs[1])
+    factors = [attribute(node, name, default) for name, default in (("alpha", 1.0), ("beta", 1.0), ("transA", 0))]
+    if sizes is None or second is None or len(second) < 2 or factors != [1.0, 1.0, 0]:
+        return None
+    turned, bias = attribute(node, "transB", 0), node.inputs[2] if len(node.inputs) > 2 else None
+    if sizes[-1] != 1 or second[-1 if turned else -2] != 1:
+        return None
+    product = op.Mul(x, op.Transpose(node.inputs[1], perm=[1, 0]) if turned else node.inputs[1])
+    return product if bias is None else op.Add(product, bias)
+
+
 def _reciprocal(op: Any, x: Any, **_: Any) -> Any:
     return op.Div(constant(op, 1.0), x)
 
@@ -241,6 +254,10 @@ RULES = (
     refusing("mean-pairwise", "Mean", ("Add", "Mul"), _mean, "the target takes two inputs"),
     refusing("gemm-factors", "Gemm", ("Gemm", "Transpose"), _gemm, "the target takes no factors"),
     refusing("gemm-matrix", "Gemm", ("Gemm", "Add"), _gemm_with_matrix, "the target takes one value an output"),
+    *(
+        refusing("product-of-one", kind, ("Mul", "Add", "Transpose"), _outer_product, "a sum of one product is a product")
+        for kind in ("MatMul", "Gemm")
+    ),
     refusing("reciprocal", "Reciprocal", ("Div",), _reciprocal),
     refusing("tan", "Tan", ("Sin", "Cos", "Div"), _tan),
     refusing("celu", "Celu", ("Elu", "Mul"), _celu),

@@ -162,6 +162,11 @@ def _interpolation(_view: View, operator: Operator) -> str | None:
     return "it takes sizes of all axes" if some else None
 
 
+def _one_product(view: View, operator: Operator) -> str | None:
+    sizes = view.data(operator)[0].shape
+    return "a sum of one product each never ends on the simulator" if sizes[-1:] == (1,) and not operator.attributes.get("transA", 0) else None
+
+
 def _batch_norm(_view: View, _operator: Operator) -> str | None:
     return "standing alone it needs 8-bit parameters: write it as a product and a sum"
 
@@ -175,6 +180,8 @@ def _prelu(view: View, operator: Operator) -> str | None:
 _WRONG: dict[str, Callable[[View, Operator], str | None]] = {
     "AveragePool": _average_pool,
     "ConvTranspose": _conv_transpose,
+    "Gemm": _one_product,
+    "MatMul": _one_product,
     "LpPool": _lp_pool,
     "Reciprocal": _reciprocal,
     "Resize": _resize,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from edgekit.backends import Artifact, Candidate, Context
@@ -55,8 +56,37 @@ class _Builder:
         folder.mkdir()
         path = folder / "model.onnx"
         path.write_bytes(proto.SerializeToString(deterministic=True))
-        running.session(path, source.model.signature, source.renamed)
-        return Artifact(path, "onnx", source.model.signature, candidate, source.renamed, (*self.notices, *notices))
+        notices += self._in_float(path) if candidate.precision == "w8a8" else self._loaded(path)
+        return Artifact(path, "onnx", source.model.signature, candidate, source.renamed, (*self.notices, *notices, *self._gain(candidate, path)))
+
+    def _loaded(self, path: Path, optimized: Path | None = None) -> tuple[str, ...]:
+        running.session(path, self.source.model.signature, self.source.renamed, optimized)
+        return ()
+
+    def _in_float(self, path: Path) -> tuple[str, ...]:
+        """Load the artifact; which of its operators compute in float between integers."""
+        optimized = self.source.workdir / f"{path.parent.name}.optimized.onnx"
+        self._loaded(path, optimized)
+        left = running.left_in_float(optimized)
+        optimized.unlink()
+        named = ", ".join(f"{kind} in layer {name}" for kind, name in left[:5]) + (" ..." if len(left) > 5 else "")
+        many = f"{len(left)} operators compute" if len(left) > 1 else "1 operator computes"
+        return (f"{many} in float between integers, for want of an integer kernel in the runtime: {named}",) if left else ()
+
+    def _gain(self, candidate: Candidate, path: Path) -> tuple[str, ...]:
+        """That a quantized file is no smaller than the float one, and where its bytes are."""
+        import onnx
+
+        now, before = path.stat().st_size, self.source.proto.ByteSize()
+        if candidate.precision == "fp32" or now < before:
+            return ()
+        rows = sorted(((len(tensor.raw_data) or tensor.ByteSize(), tensor.name) for tensor in onnx.load(path).graph.initializer), reverse=True)
+        largest = ", ".join(f"{name} {count}" for count, name in rows[:3])
+        rest = now - sum(count for count, _ in rows)
+        return (
+            f"{candidate.precision} is no smaller than float: {now} bytes against {before}; constants {now - rest} (largest: {largest}), "
+            f"scales, names and extra operators {rest}",
+        )
 
     def _proto(self, candidate: Candidate) -> tuple[Any, tuple[str, ...]]:
         if candidate.precision == "fp32":

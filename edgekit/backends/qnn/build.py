@@ -46,21 +46,23 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     if found is not None:
         raise ConversionError(f"{model.name} is already quantized: {found.op_type} in layer {found.name or found.output[0]}", "give the float model")
     prepared = onnx_rules.legalize(onnx_prepare.prepare(model), "hexagon", context.calibration)
-    _refuse_wrong(model.name, prepared.model.handle)
+    _refuse_wrong(model.name, prepared.model.handle, prepared.notices)
     proto, count = fold.folded(protos.canonical(prepared.model.handle))
     notices = (*prepared.notices, *((f"{count} multiplications and additions went into the layers beside them",) if count else ()))
     ends = dict(prepared.inputs), dict(prepared.outputs)
     return _Builder(Source(model, proto, *ends, context.calibration, context.workdir, context.progress), context, notices).build
 
 
-def _refuse_wrong(name: str, proto: Any) -> None:
-    """Raise `ConversionError` for operators that the HTP takes and computes otherwise."""
-    graph = _onnx_view.graph(proto, 0)
-    seen = view.make(graph, table.load("hexagon"))
+def _refuse_wrong(name: str, proto: Any, notices: Sequence[str]) -> None:
+    """Raise `ConversionError` for operators that the HTP takes and computes otherwise, or lacks where their definition is not the runtime's."""
+    graph, known = _onnx_view.graph(proto, 0), table.load("hexagon")
+    seen, left = view.make(graph, known), {notice.partition(":")[0]: notice for notice in notices if ": left as it is" in notice}
     for operator in graph.operators:
         reason = hexagon.wrong(seen, operator)
         if reason:
             raise ConversionError(f"{name}: {operator.type} in layer {operator.name}: {reason}", "replace that operator: the HTP would take it")
+        if operator.type in left and operator.type not in known.ops:
+            raise ConversionError(f"{name}: {known.label} does not have {operator.type} (layer {operator.name}); {left[operator.type]}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +96,12 @@ class _Builder:
         (folder / "build.json").write_bytes(msgspec.json.format(msgspec.json.encode(built), indent=1))
         device = budget.model_part(folder / "context.onnx", f"context binary ({candidate.precision})")
         desk = (folder / "model.onnx").stat().st_size
-        notices = (*self.notices, *written.notices, *_told(built, desk))
+        notices = (*self.notices, *written.notices, *self._gain(folder / "context.onnx"), *_told(built, desk))
         return Artifact(folder, "onnx-qnn", signature, written.candidate, names, notices, written.sensitivity, parts=(device,))
+
+    def _gain(self, context: Path) -> tuple[str, ...]:
+        now, before = context.stat().st_size, self.source.proto.ByteSize()
+        return (f"the context binary is no smaller than the float model: {now} bytes against {before}",) if now >= before else ()
 
     def _plain(self, candidate: Candidate) -> _Written:
         activations, bits = (int(part) for part in candidate.precision.removeprefix("a").split("w"))
@@ -225,7 +231,7 @@ def _not_taken(proto: Any, error: RunnerError, model: Path, arch: int, soc_model
 def _told(built: Build, desk_bytes: int) -> tuple[str, ...]:
     return (
         f"context binary for {built.soc or 'any chip'}, Hexagon v{built.arch}, onnxruntime-qnn {built.provider}, QNN SDK {built.sdk}",
-        f"a phone needs {', '.join(onnxruntime_qnn.device_libraries(built.arch))} of QNN SDK {built.sdk}",
+        f"a phone needs {', '.join(onnxruntime_qnn.device_libraries(built.arch))} of QNN SDK {built.sdk}, which are not in the total",
         f"a phone loads the context binary alone; model.onnx ({desk_bytes} bytes) stays at the desk, where the simulator runs it",
         "the simulator proves values: not the chip's generation, and not latency",
     )
