@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 from edgekit import calibration, pixels
 from edgekit.preprocess import Preprocess
-from edgekit.tensors import Arrays, Signature
+from edgekit.tensors import Array, Arrays, Signature
 
 GOLDEN_USER = 4
 GOLDEN_RANDOM = 1
@@ -45,6 +46,39 @@ class Samples:
         user = self.held_out[:GOLDEN_USER]
         random = self.random[: GOLDEN_RANDOM if user else RANDOM_ONLY]
         return user + random, self.names[: len(user)] + tuple(f"random-{i}" for i in range(len(random))), len(random)
+
+
+def answered(data: Samples, run: Callable[[Sequence[Arrays]], Sequence[Arrays]]) -> Samples:
+    """`data` with random samples to which the float source has finite answers: their magnitudes, or those below one, where it takes the root or
+    the logarithm of what it is given. Without such a sample the user's own must do.
+    """
+    for change, told in ((None, ()), (_magnitude, ("positive",)), (_fraction, ("between 0 and 1",))):
+        random = data.random if change is None else tuple({name: change(array) for name, array in sample.items()} for sample in data.random)
+        if all(_finite(outputs) for outputs in run(random)):
+            notices = tuple(f"random inputs are {which}: of others the model computes what is not finite" for which in told)
+            return dataclasses.replace(data, random=random, notices=(*data.notices, *notices))
+    if not data.held_out:
+        return data
+    notice = "no random input was compared: of those tried the model computes what is not finite"
+    return dataclasses.replace(data, random=(), notices=(*data.notices, notice))
+
+
+def _magnitude(array: Array) -> Array:
+    import numpy as np
+
+    return np.abs(array) if array.dtype.kind == "f" else array
+
+
+def _fraction(array: Array) -> Array:
+    import numpy as np
+
+    return (np.abs(array) % 1).astype(array.dtype) if array.dtype.kind == "f" else array
+
+
+def _finite(outputs: Arrays) -> bool:
+    import numpy as np
+
+    return all(bool(np.isfinite(array).all()) for array in outputs.values())
 
 
 def load(reference: str | None, signature: Signature, preprocess: Preprocess | None, edge: Signature | None = None) -> Samples:

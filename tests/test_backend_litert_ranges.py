@@ -7,6 +7,7 @@ import pytest
 
 from edgekit.backends import Candidate, litert
 from edgekit.backends.litert import joins, source
+from edgekit.backends.litert import outputs as ends_of
 from edgekit.backends.litert.equalized import equalized
 from edgekit.backends.litert.running import Interpreter
 from edgekit.formats import tflite_flatbuffer as flatbuffer
@@ -52,6 +53,50 @@ def test_boxes_and_scores_in_one_output_keep_their_resolution(tmp_path, precisio
     assert np.abs(found[..., 4:] - wanted[..., 4:]).max() <= 0.02
     assert np.abs(found[..., :4] - wanted[..., :4]).max() <= 6
     assert precision == "w8-dynamic" or any("joins unlike ranges (pixels reaches" in notice for notice in artifact.notices)
+
+
+def ends(folder, kind):
+    """A detector whose one output [1, 8, 8, 6] holds four boxes in pixels and two scores, brought together without a join of unlike ranges."""
+    random, made = np.random.default_rng(3), flatbuffer.schema()
+    b, pixels = Builder(("x", (1, 8, 8, 3))), np.array([640, 640, 640, 640, 1, 1], np.float32)
+    features = b.conv(0, "features", floats(random, 64, 3, 3, 3, scale=0.11), floats(random, 64, scale=0.1), relu=True)
+    features = b.conv(features, "more", floats(random, 16, 3, 3, 64, scale=0.05), floats(random, 16, scale=0.1), relu=True)
+    heads = b.conv(features, "heads", floats(random, 6, 1, 1, 16, scale=0.3), floats(random, 6, scale=0.1))
+    unit = b.op("LOGISTIC", [heads], "unit", (1, 8, 8, 6))
+    if kind == "factor":
+        return b.write(folder, b.op("MUL", [unit, b.constant("factors", pixels)], "pred", (1, 8, 8, 6), made.MulOptionsT()))
+    if kind == "layer":
+        weights = floats(random, 6, 1, 1, 16, scale=0.3) * pixels[:, None, None, None]
+        return b.write(folder, b.conv(features, "pred", weights, floats(random, 6, scale=0.1) * pixels))
+    padded = []
+    for name, count, before in (("boxes", 4, 0), ("scores", 2, 4)):
+        raw = b.conv(features, f"{name}_raw", floats(random, count, 1, 1, 16, scale=0.3), floats(random, count))
+        part = b.op("LOGISTIC", [raw], name, (1, 8, 8, count))
+        if not before:
+            part = b.op("MUL", [part, b.constant("640", np.array(640, np.float32))], "pixels", (1, 8, 8, count), made.MulOptionsT())
+        pads = np.array([[0, 0], [0, 0], [0, 0], [before, 6 - count - before]], np.int32)
+        padded.append(b.op("PAD", [part, b.constant(f"{name}_pads", pads)], f"{name}_padded", (1, 8, 8, 6), made.PadOptionsT()))
+    return b.write(folder, b.op("ADD", padded, "pred", (1, 8, 8, 6), made.AddOptionsT()))
+
+
+@pytest.mark.parametrize("kind", ["factor", "layer", "sum"])
+def test_scores_keep_their_resolution_however_they_came_beside_boxes(tmp_path, kind):
+    model = ends(tmp_path, kind)
+    artifact = litert.prepare(model, context(tmp_path, image_like(16)))(Candidate("w8a8"))
+    sample = image_like(1, seed=50)[0]
+    wanted, found = Interpreter(model.path.read_bytes(), model.signature).run(sample)["pred"], outputs(artifact, sample)["pred"]
+    assert np.abs(found[..., 4:] - wanted[..., 4:]).max() <= 0.04
+    assert np.abs(found[..., :4] - wanted[..., :4]).max() <= 25
+    assert any("the widest channel reaches" in notice and "float for pred" in notice for notice in artifact.notices)
+
+
+def test_an_output_of_like_channels_stays_in_integers(tmp_path):
+    random = np.random.default_rng(3)
+    b = Builder(("x", (1, 8, 8, 3)))
+    model = b.write(tmp_path, b.conv(0, "y", floats(random, 8, 3, 3, 3), floats(random, 8)))
+    opened = source.open_source(model, context(tmp_path, image_like(16)))
+    assert ends_of.unlike(opened) == ((), ())
+    assert ends_of.parts(opened, "y") == [...]
 
 
 def test_a_join_that_a_layer_reads_is_left_alone(tmp_path):

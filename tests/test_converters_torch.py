@@ -9,7 +9,7 @@ from edgekit.errors import ConversionError
 torch = pytest.importorskip("torch")
 from edgekit.converters import _tflite_edges, torch_to_litert, torch_to_onnx  # noqa: E402  # after the check that PyTorch is there
 from edgekit.formats import torch as torch_format  # noqa: E402
-from edgekit.legalize import torch_ops  # noqa: E402
+from edgekit.legalize import torch_ops, torch_pools  # noqa: E402
 
 functional = torch.nn.functional
 
@@ -74,9 +74,24 @@ POOLS = {
     "padding not counted, ceil": lambda x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
     "padding not counted, uneven": lambda x: functional.avg_pool2d(x, (2, 4), (1, 3), (1, 2), count_include_pad=False),
 }
+OTHERS = {
+    "adaptive maximum, 8 to 3": lambda x: functional.adaptive_max_pool2d(x, 3),
+    "adaptive maximum, 8 to 4 and 1": lambda x: functional.adaptive_max_pool2d(x, (4, 1)),
+    "adaptive maximum of a sequence": lambda x: functional.adaptive_max_pool1d(x[:, :, 0], 3),
+    "transposed, three axes": lambda x: functional.conv_transpose3d(x[:, :, None], _ramp(4, 5, 2, 3, 2), None, (1, 2, 3), (0, 1, 1), (0, 1, 2)),
+    "transposed, three axes, dilated": lambda x: functional.conv_transpose3d(x[:, :, None], _ramp(4, 2, 1, 2, 2), torch.ones(2), dilation=2),
+    "padding not counted, without a batch": lambda x: functional.avg_pool2d(x[0], 3, 2, 1, count_include_pad=False),
+    "transposed, without a batch": lambda x: functional.conv_transpose2d(x[0], _ramp(4, 2, 3, 3), None, 2, 1, 1),
+    "adaptive mean over three axes": lambda x: functional.adaptive_avg_pool3d(x[:, None], (2, 3, 5)),
+    "reversed rows of channels": lambda x: x.flip(1, -1),
+}
 
 
-REWRITTEN = {str(options): _decoder(**options) for options in DECODERS} | {name: Call(pool) for name, pool in POOLS.items()}
+def _ramp(*shape):
+    return torch.linspace(-1, 1, int(np.prod(shape))).reshape(shape)
+
+
+REWRITTEN = {str(options): _decoder(**options) for options in DECODERS} | {name: Call(made) for name, made in (POOLS | OTHERS).items()}
 
 
 @pytest.mark.parametrize("module", REWRITTEN.values(), ids=REWRITTEN)
@@ -96,10 +111,15 @@ def test_what_converts_as_it_is_is_left_alone():
     assert torch_ops.legalize(_opened(plain, torch.zeros(1, 3, 8, 8)).handle)[1] == ()
 
 
+def test_places_of_an_adaptive_maximum_are_not_lost():
+    model = _opened(Call(lambda x: functional.adaptive_max_pool2d(x, 3, return_indices=True)), torch.zeros(1, 3, 8, 8))
+    assert torch_ops.legalize(model.handle)[1] == ()
+
+
 @pytest.mark.parametrize(("size", "count"), [(8, 3), (7, 3), (5, 5), (4, 7), (1, 1)])
 def test_windows_of_an_adaptive_pool_are_those_of_pytorch(size, count):
     ramp = torch.arange(float(size)).reshape(1, 1, size)
-    means = [ramp[0, 0, start:end].mean() for start, end in torch_ops.windows(size, count)]
+    means = [ramp[0, 0, start:end].mean() for start, end in torch_pools.windows(size, count)]
     torch.testing.assert_close(functional.adaptive_avg_pool1d(ramp, count)[0, 0], torch.stack(means))
 
 
@@ -149,6 +169,31 @@ def test_operators_that_were_converted_wrongly_elsewhere(module, shape, tmp_path
             module.weight.copy_(torch.tensor([0.1, 0.3, 0.5, 0.9]))
     model = _opened(module, torch.zeros(shape))
     assert _worst(model, torch_to_litert.convert(model, tmp_path)) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adaptive maximum, 8 to 3", "transposed, three axes", "reversed rows of channels"])
+def test_what_the_runtime_lacks_is_rewritten_into_what_it_runs(name, tmp_path):
+    model = _opened(Call(OTHERS[name]), torch.zeros(1, 3, 8, 8))
+    assert _worst(model, torch_to_litert.convert(model, tmp_path)) < 1e-5
+
+
+@pytest.mark.slow
+def test_float64_becomes_float32_throughout_and_is_held_to_the_double_model(tmp_path):
+    class Double(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(4)
+            self.layer, self.shift = torch.nn.Linear(4, 3).double(), torch.linspace(0, 1, 3, dtype=torch.float64)
+
+        def forward(self, image):
+            return self.layer(image.double()) + self.shift
+
+    model = _opened(Double(), torch.zeros(1, 4))
+    made = torch_to_litert.convert(model, tmp_path)
+    assert (model.signature.outputs[0].dtype, made.signature.outputs[0].dtype) == ("float64", "float32")
+    assert "float64: float32 here" in made.notices[0]
+    assert _worst(model, made) < 1e-6
 
 
 @pytest.mark.slow

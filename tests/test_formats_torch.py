@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import zipfile
@@ -110,6 +111,94 @@ def test_a_module_in_training_mode_is_switched_with_a_notice():
     assert "training mode (1 and 1 more)" in model.notices[0]
     np.testing.assert_allclose(formats.session(model).run(model.examples)["output_0"], net.eval()(image).detach().numpy(), rtol=1e-5, atol=1e-6)
     assert torch_format.from_module(DynamicHeight().train(), torch.zeros(1, 1, 8, 8), {}, "net").notices == ()
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_training_mode_of_an_instance_norm_is_told_where_it_matters(tracked):
+    net = torch.nn.Sequential(torch.nn.InstanceNorm2d(3, track_running_stats=tracked)).train()
+    model = torch_format.from_module(net, torch.randn(1, 3, 8, 8), {}, "net")
+    assert bool(model.notices) == tracked
+
+
+class Weighted(torch.nn.Module):
+    def forward(self, *images):
+        return images[0] * 2 + images[1] * 3
+
+
+def test_one_tensor_given_for_two_inputs_is_not_taken_for_one_input():
+    same = torch.ones(1, 2)
+    model = torch_format.from_module(Weighted(), (same, same), {}, "net")
+    assert [spec.name for spec in model.signature.inputs] == ["images_0", "images_1"]
+    found = formats.session(model).run({"images_0": np.full((1, 2), 5, np.float32), "images_1": np.full((1, 2), 7, np.float32)})
+    np.testing.assert_array_equal(found["output_0"], [[31, 31]])
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, torch.nn.DataParallel, lambda net: torch.jit.trace(net, torch.ones(1, 3, 8, 8))])
+def test_wrapped_modules_are_taken_apart(wrap):
+    net = _norm_net().eval()
+    image = torch.randn(1, 3, 8, 8)
+    model = torch_format.from_module(wrap(net), image, {}, "net")
+    feeds = {model.signature.inputs[0].name: image.numpy()}
+    np.testing.assert_allclose(formats.session(model).run(feeds)["output_0"], net(image).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@dataclasses.dataclass
+class Found:
+    zeta: torch.Tensor
+    alpha: torch.Tensor
+
+
+class Finds(torch.nn.Module):
+    def forward(self, image):
+        return Found(image + 1, image - 1)
+
+
+def test_a_data_class_names_the_outputs():
+    model = torch_format.from_module(Finds(), torch.zeros(1, 2), {}, "net")
+    assert [spec.name for spec in model.signature.outputs] == ["zeta", "alpha"]
+
+
+class Counter(torch.nn.Module):
+    def __init__(self, read: bool) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1, 2))
+        self.read = read
+
+    def forward(self, image):
+        self.total += image
+        return self.total * 2 if self.read else image * 2
+
+
+def test_state_between_calls_is_refused_where_outputs_depend_on_it():
+    with pytest.raises(ConversionError, match="keeps state between calls: the buffer total"):
+        torch_format.from_module(Counter(read=True), torch.ones(1, 2), {}, "net")
+    model = torch_format.from_module(Counter(read=False), torch.ones(1, 2), {}, "net")
+    assert formats.session(model).run(model.examples)["output_0"].tolist() == [[2, 2]]
+
+
+class Scalar(torch.nn.Module):
+    def forward(self, level):
+        return level * 2
+
+
+def test_a_scalar_stays_one():
+    model = torch_format.from_module(Scalar(), torch.tensor(1.5), {}, "net")
+    assert model.signature.outputs[0].shape == ()
+    assert formats.session(model).run({"level": np.array(1.5, np.float32)})["output_0"].shape == ()
+
+
+def test_bfloat16_is_widened_or_refused():
+    net = torch.nn.Linear(4, 3).bfloat16()
+    model = torch_format.from_module(net, torch.ones(1, 4).bfloat16(), {}, "net")
+    assert model.signature.inputs[0].dtype == "float32"
+    assert "bfloat16" in model.notices[0]
+    with pytest.raises(ConversionError, match="bfloat16, which no runtime"):
+        torch_format.from_module(Casts(), torch.ones(1, 4), {}, "net")
+
+
+class Casts(torch.nn.Module):
+    def forward(self, image):
+        return (image.bfloat16() * 2).float()
 
 
 def test_a_program_exported_in_training_mode_is_refused_by_layer(tmp_path):

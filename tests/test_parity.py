@@ -90,6 +90,7 @@ def test_a_single_non_finite_value_fails(bad, side):
     assert codes(findings) == ["non-finite"]
     assert str(bad) in findings[0].message
     assert "sample 3 [0, 2, 1]" in findings[0].message
+    assert ("source model" if side == "reference" else "half precision") in findings[0].hint
 
 
 def test_nan_on_both_sides_fails_too():

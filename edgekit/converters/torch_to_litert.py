@@ -33,11 +33,15 @@ def _compiled(model: Model, flat: tuple[Any, ...]) -> tuple[bytes, tuple[str, ..
     """The compiler's bytes, and what was rewritten before: the program as it is where that will do, else a module that is exported again."""
     import torch
 
-    if is_flat(model.handle) and not torch_ops.applies(model.handle):
+    double = torch_ops.computes_double(model.handle)
+    if is_flat(model.handle) and not double and not torch_ops.applies(model.handle):
         return _compile(model, torch.nn.Identity().eval(), flat, model.handle), ()
     module, notices = torch_ops.legalize(model.handle)
+    if double:
+        module, flat = torch_ops.single(module), tuple(tensor.float() if tensor.dtype == torch.float64 else tensor for tensor in flat)
+        notices = (*notices, "the model computes in float64: float32 here")
     wrapper = flat_module(model.handle, module)
-    if notices:
+    if notices and not double:
         _check_equal(model, flat_module(model.handle, model.handle.module()), wrapper, flat)
     return _compile(model, wrapper, flat), notices
 

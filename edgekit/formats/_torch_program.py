@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from edgekit.errors import ConversionError
+from edgekit.formats._quiet import quiet
 from edgekit.formats._source import DYNAMIC, image_layout
 from edgekit.tensors import TensorSpec
 
@@ -21,11 +23,28 @@ def export(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
     import torch
 
     try:
-        with torch.no_grad():
-            return torch.export.export(module, args, kwargs)
+        with torch.no_grad(), quiet():
+            try:
+                return torch.export.export(module, args, kwargs)
+            except Exception:
+                if not _registered(module, args, kwargs):
+                    raise
+                return torch.export.export(module, args, kwargs)
     except Exception as error:  # torch raises dozens of types here
         hint = "make the shape or branch independent of the values, or export it yourself to .pt2"
         raise ConversionError(f"{name}: {_reason(error)}", hint) from error
+
+
+def _registered(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Let a data class that forward returns through, so that its fields name the outputs; whether it returns one that was not known."""
+    import torch
+    import torch.utils._pytree as pytree
+
+    kind = type(module(*args, **kwargs))
+    if not dataclasses.is_dataclass(kind) or kind in pytree.SUPPORTED_NODES:
+        return False
+    torch.export.register_dataclass(kind)
+    return True
 
 
 def input_specs(program: Any) -> tuple[TensorSpec, ...]:
@@ -115,8 +134,40 @@ def check_inference_mode(program: Any) -> None:
         if batch or _flag(node, _DROPOUT_TRAINING.get(name)):
             raise ConversionError(
                 f"exported in training mode: {name} in layer {layer_of(node)} is active as in training",
-                "call model.eval() before exporting",
+                "call model.eval() before exporting; functional calls need training=self.training",
             )
+
+
+def check_computable(program: Any) -> None:
+    """Raise `ConversionError` for state that the model keeps between calls, and for types that no runtime computes in."""
+    import torch
+
+    for node in program.graph.nodes:
+        if getattr(node.meta.get("val"), "dtype", None) == torch.bfloat16:
+            hint = "convert the model and its inputs with .float(), and take casts to bfloat16 out of forward"
+            raise ConversionError(f"layer {layer_of(node)}: {node.name} is bfloat16, which no runtime here computes in", hint)
+    for state in _changed_buffers(program):
+        hint = "make it an input and an output of forward, so that the app carries it from call to call"
+        raise ConversionError(f"the model keeps state between calls: the buffer {state} changes in every run, and outputs depend on it", hint)
+
+
+def _changed_buffers(program: Any) -> Iterator[str]:
+    """Buffers that a run changes and that reach an output of the model."""
+    buffers = program.graph_signature.inputs_to_buffers
+    written = {node.args[0].name for node in program.graph.nodes if _writes(node) and getattr(node.args[0], "op", "") == "placeholder"}
+    changed = {name for name, buffer in buffers.items() if name in written or buffer in program.graph_signature.buffers_to_mutate.values()}
+    results = next(node for node in program.graph.nodes if node.op == "output").args[0][-len(program.graph_signature.user_outputs) :]
+    reached, todo = set[str](), [node for node in results if hasattr(node, "all_input_nodes")] if changed else []
+    while todo:
+        node = todo.pop()
+        if node.name not in reached:
+            reached.add(node.name)
+            todo += node.all_input_nodes
+    yield from (buffers[name] for name in sorted(changed & reached))
+
+
+def _writes(node: Any) -> bool:
+    return bool(operator_name(node)) and node.target._schema.is_mutable and bool(node.args)
 
 
 def _flag(node: Any, position: int | None) -> bool:

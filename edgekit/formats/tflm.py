@@ -41,7 +41,7 @@ class Interpreter:
         import numpy as np
 
         for spec, place in zip(self.signature.inputs, self._inputs, strict=True):
-            self._interpreter.set_input(np.ascontiguousarray(inputs[spec.name]), place)
+            self._interpreter.set_input(np.asarray(inputs[spec.name], order="C"), place)
         failed, said = _listened(lambda: _caught(self._interpreter.invoke))
         if isinstance(failed, Exception):
             raise ConversionError(f"TFLM fails on the model: {_reason(said, failed)}")

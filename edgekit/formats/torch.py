@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
-import itertools
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgekit.errors import ConversionError, UsageError, require
+from edgekit.errors import ConversionError, require
 from edgekit.formats import Model, Session, Shapes
+from edgekit.formats._quiet import quiet
 from edgekit.formats._source import check_names, digest_of_files, fix_shapes
+from edgekit.formats._torch_module import argument_names, by_position, in_float32, named_examples, unwrapped
 from edgekit.formats._torch_program import (
+    check_computable,
     check_inference_mode,
     digest_of_program,
     export,
@@ -51,36 +52,26 @@ def open(reference: str, inputs: Shapes) -> Model:
 
 def from_module(module: Any, examples: Any, inputs: Shapes, name: str) -> Model:
     """A model of a `torch.nn.Module` with example inputs (a tensor, a tuple or a dict by argument name) or shapes by argument name."""
-    module, notices = _inference_mode(module)
-    names = argument_names(module.forward)
-    given = _named_examples(examples, names)
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        return _from_script(module, examples, inputs, name)
+    module, notices = _inference_mode(unwrapped(module))
+    names = argument_names(module.forward, len(examples) if isinstance(examples, (tuple, list)) else 1)
+    module, given, widened = in_float32(module, named_examples(examples, names))
     check_names(inputs, names)
     arguments = {n: _example(n, given.get(n), inputs.get(n)) for n in names if n in given or n in inputs}
     if not arguments:
         hint = f"return (module, example_inputs), or give --input {names[0] if names else 'NAME'}=1x3x224x224 for each input"
         raise ConversionError(f"{name}: the sizes of the inputs are unknown", hint)
-    program = export(module, *_by_position(module.forward, arguments), name)
+    program = export(module, *by_position(module.forward, arguments), name)
     kept = all(_same_shape(given.get(n), arguments[n]) for n in arguments)
-    return _model(program, name, digest_of_program(program), notices=notices, examples=kept)
+    return _model(program, name, digest_of_program(program), notices=(*notices, *widened), examples=kept)
 
 
 def session(model: Model) -> Session:
     """Run the exported program on the CPU, without gradients."""
     return _TorchSession(model.handle.module(), model)
-
-
-def argument_names(forward: Any) -> list[str]:
-    """Names of a forward function's arguments, without `self`, `*args` and `**kwargs`."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [name for name, parameter in inspect.signature(forward).parameters.items() if parameter.kind in kinds]
-
-
-def _by_position(forward: Any, arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional arguments as far as they go from the first on, the rest by name: converters take a flat program as it is."""
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = itertools.takewhile(lambda p: p.kind in positional and p.name in arguments, inspect.signature(forward).parameters.values())
-    first = [parameter.name for parameter in parameters]
-    return tuple(arguments[name] for name in first), {name: value for name, value in arguments.items() if name not in first}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +83,7 @@ class _TorchSession:
         import numpy as np
         import torch
 
-        flat = [torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in self.model.signature.inputs]
+        flat = [torch.from_numpy(np.array(inputs[spec.name], order="C")) for spec in self.model.signature.inputs]
         args, kwargs = unflatten(self.model.handle, flat)
         with torch.no_grad(), _one_thread():
             outputs = flat_outputs(self.module(*args, **kwargs))
@@ -165,15 +156,22 @@ def _open_script(path: Path, inputs: Shapes) -> Model:
         script = torch.jit.load(path, map_location="cpu")
     except Exception as error:  # the loader raises whatever its parts raise
         raise ConversionError(f"{path}: not readable TorchScript ({_first_line(error)})") from error
+    return _from_script(script, None, inputs, path.stem, path)
+
+
+def _from_script(script: Any, examples: Any, inputs: Shapes, name: str, path: Path | None = None) -> Model:
+    """A model of a TorchScript module, with sizes from `inputs` or from examples."""
     script, notices = _inference_mode(script)
     names = [argument.name for argument in script.forward.schema.arguments][1:]
     check_names(inputs, names)
-    missing = [name for name in names if name not in inputs]
+    given = named_examples(examples, names)
+    missing = next((argument for argument in names if argument not in inputs and argument not in given), None)
     if missing:
-        raise ConversionError(f"{path}: TorchScript states no sizes; input {missing[0]} is unknown", f"give --input {missing[0]}=1x3x224x224")
-    flat = tuple(_example(name, None, inputs[name]) for name in names)
-    program = export(_script_as_program(script, flat, path.name).module(), flat, {}, path.name)
-    model = _model(program, path.stem, digest_of_files(path), path=path, notices=notices, names=names)
+        raise ConversionError(f"{path or name}: TorchScript states no sizes; input {missing} is unknown", f"give --input {missing}=1x3x224x224")
+    flat = tuple(_example(argument, given.get(argument), inputs.get(argument)) for argument in names)
+    program = export(_script_as_program(script, flat, name).module(), flat, {}, name)
+    digest = digest_of_files(path) if path else digest_of_program(program)
+    model = _model(program, name, digest, path=path, notices=notices, names=names)
     _check_against_script(model, script, flat)
     return model
 
@@ -182,7 +180,8 @@ def _script_as_program(script: Any, flat: tuple[Any, ...], name: str) -> Any:
     from torch._export.converter import TS2EPConverter  # the only reader of TorchScript control flow and attributes that PyTorch has
 
     try:
-        return TS2EPConverter(script, flat).convert()
+        with quiet():
+            return TS2EPConverter(script, flat).convert()
     except Exception as error:  # tracing runs the model's own code
         raise ConversionError(
             f"{name}: TorchScript that cannot be turned into a static graph ({_first_line(error)})",
@@ -215,6 +214,7 @@ def _model(
     examples: bool = False,
 ) -> Model:
     check_inference_mode(program)
+    check_computable(program)
     specs = input_specs(program)
     if names:
         specs = tuple(TensorSpec(n, s.shape, s.dtype, layout=s.layout) for n, s in zip(names, specs, strict=True))
@@ -236,19 +236,9 @@ def _inference_mode(module: Any) -> tuple[Any, tuple[str, ...]]:
 def _differs_in_training(child: Any) -> bool:
     """Batch statistics and dropout; every fresh module says `training`, and most compute the same in both modes."""
     name = getattr(child, "original_name", type(child).__name__)
+    if "InstanceNorm" in name:
+        return getattr(child, "running_mean", None) is not None
     return any(kind in name for kind in ("BatchNorm", "Dropout", "RReLU"))
-
-
-def _named_examples(examples: Any, names: Sequence[str]) -> dict[str, Any]:
-    if examples is None:
-        return {}
-    if isinstance(examples, Mapping):
-        check_names(dict.fromkeys(examples, ()), names)
-        return dict(examples)
-    flat = tuple(examples) if isinstance(examples, (tuple, list)) else (examples,)
-    if len(flat) > len(names):
-        raise UsageError(f"{len(flat)} example inputs, but forward takes {len(names)}: {', '.join(names)}")
-    return dict(zip(names, flat, strict=False))
 
 
 def _example(name: str, given: Any, shape: tuple[int, ...] | None, dtype: str = "float32") -> Any:

@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from edgekit.formats._torch_program import layer_of, operator_name
+from edgekit.legalize import torch_pools
+from edgekit.legalize.torch_pools import each
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """`lowered` takes the arguments of `operator` and computes the same; `applies` looks at a node's arguments (and sizes)."""
+    """`lowered` takes the arguments of `operator` and computes the same; `applies` looks at a node's arguments (and sizes).
+
+    With `first_only` it computes the first result alone, and is used where no other is read.
+    """
 
     operator: str
     applies: Callable[..., bool]
     lowered: Callable[..., Any]
     reason: str
+    first_only: bool = False
 
 
 def legalize(program: Any) -> tuple[Any, tuple[str, ...]]:
@@ -39,11 +47,38 @@ def applies(program: Any) -> bool:
     return next(_matches(program.graph), None) is not None
 
 
+def computes_double(program: Any) -> bool:
+    """Whether any value of the program is float64."""
+    import torch
+
+    return any(getattr(node.meta.get("val"), "dtype", None) == torch.float64 for node in program.graph.nodes)
+
+
+def single(module: Any) -> Any:
+    """A program's module with float32 in place of float64 throughout: weights, constants, casts."""
+    import torch
+
+    def narrow(value: Any) -> Any:
+        return torch.float32 if value is torch.float64 else value
+
+    for node in module.graph.nodes:
+        node.args, node.kwargs = torch.fx.node.map_aggregate(node.args, narrow), torch.fx.node.map_aggregate(node.kwargs, narrow)
+    for name, value in list(vars(module).items()):
+        if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
+            setattr(module, name, value.float())
+    module.recompile()
+    return module.float()
+
+
 def _matches(graph: Any) -> Iterator[tuple[Any, Rule]]:
     for node in graph.nodes:
         for rule in RULES:
-            if operator_name(node) == rule.operator and rule.applies(*_sized(node.args), **_sized(node.kwargs)):
+            if operator_name(node) == rule.operator and _first_enough(node, rule) and rule.applies(*_sized(node.args), **_sized(node.kwargs)):
                 yield node, rule
+
+
+def _first_enough(node: Any, rule: Rule) -> bool:
+    return not rule.first_only or all(user.target is operator.getitem and (user.args[1] == 0 or not user.users) for user in node.users)
 
 
 def _sized(arguments: Any) -> Any:
@@ -55,34 +90,36 @@ def _sized(arguments: Any) -> Any:
     return getattr(arguments, "meta", {}).get("val", arguments)
 
 
-def _each(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    sizes = (value,) * rank if isinstance(value, int) else tuple(value)
-    return sizes * rank if len(sizes) == 1 else sizes
-
-
 # --- transposed convolution -------------------------------------------------------------------------------------------------------------
 
 
 def _transposed_needs_crop(
     x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1
 ) -> bool:
-    del x, bias, stride, groups
+    del x, bias, stride
     rank = weight.dim() - 2
-    return any(_each(padding, rank)) or any(_each(output_padding, rank)) or any(d != 1 for d in _each(dilation, rank))
+    if rank == 3:
+        return groups == 1
+    return any(each(padding, rank)) or any(each(output_padding, rank)) or any(d != 1 for d in each(dilation, rank))
 
 
 def transposed_convolution(
     x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1
 ) -> Any:
-    """The full transposed convolution without padding, then rows and columns cut (padding) or appended (output padding).
+    """The full transposed convolution without padding, then rows and columns cut (padding) or appended (output padding). LiteRT has none of three
+    axes: there it is a plain convolution.
 
     Output size of an axis: (in - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1 (PyTorch, ConvTranspose2d).
     """
     import torch
 
     rank = weight.dim() - 2
-    stride, padding, output_padding = _each(stride, rank), _each(padding, rank), _each(output_padding, rank)
-    kernel = _dilated(weight, _each(dilation, rank))
+    if x.dim() == rank + 1:  # without a batch
+        return transposed_convolution(x[None], weight, bias, stride, padding, output_padding, groups, dilation)[0]
+    if rank == 3:
+        return _transposed_convolution_3d(x, weight, bias, stride, padding, output_padding, dilation)
+    stride, padding, output_padding = each(stride, rank), each(padding, rank), each(output_padding, rank)
+    kernel = _dilated(weight, each(dilation, rank))
     full = getattr(torch.nn.functional, f"conv_transpose{rank}d")(x, kernel, None, stride=stride, groups=groups)
     for axis in range(rank):
         wanted = (x.shape[2 + axis] - 1) * stride[axis] + kernel.shape[2 + axis] - 2 * padding[axis] + output_padding[axis]
@@ -122,86 +159,68 @@ def _convolution(
     return transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
-# --- average pooling --------------------------------------------------------------------------------------------------------------------
-
-
-def windows(size: int, count: int) -> list[tuple[int, int]]:
-    """Start and end of each bin of an adaptive pool: floor(i * size / count) to ceil((i + 1) * size / count)."""
-    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
-
-
-def _adaptive_uneven(x: Any, output_size: Any) -> bool:
-    sizes = _each(output_size, 2)
-    return any(x.shape[axis - 2] % sizes[axis] for axis in range(2))
-
-
-def adaptive_average_pool(x: Any, output_size: Any) -> Any:
-    """One plain average pool where all bins are equally large and spaced, else the mean of slices, axis by axis.
-
-    Means of the rows' means are exact because all windows of one row have the same height.
-    """
+def _transposed_convolution_3d(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, dilation: Any) -> Any:
+    """A plain convolution with the mirrored kernel over the input spread by `stride` (Dumoulin and Visin 2016, relationship 14)."""
     import torch
 
-    sizes = _each(output_size, 2)
-    bins = [windows(x.shape[axis - 2], sizes[axis]) for axis in range(2)]
-    regular = [_regular(each) for each in bins]
-    if all(regular):
-        kernel, stride = zip(*(r for r in regular if r), strict=True)
-        return torch.nn.functional.avg_pool2d(x, list(kernel), list(stride))
-    for axis, each in zip((-2, -1), bins, strict=True):
-        if len(each) != x.shape[axis]:
-            x = torch.cat([x.narrow(axis, start, end - start).mean(axis, keepdim=True) for start, end in each], axis)
+    stride, padding, output_padding, dilation = (each(sizes, 3) for sizes in (stride, padding, output_padding, dilation))
+    for axis in range(3):
+        x = _spread(x, 2 + axis, stride[axis])
+        before = dilation[axis] * (weight.shape[2 + axis] - 1) - padding[axis]
+        x = _fitted(x, 2 + axis, before, before + output_padding[axis])
+    return torch.nn.functional.conv3d(x, weight.flip(2, 3, 4).transpose(0, 1), bias, dilation=list(dilation))
+
+
+def _spread(x: Any, axis: int, step: int) -> Any:
+    """`x` with `step` - 1 zeros between its elements along an axis; of rank 3 inside, which all runtimes take."""
+    import torch
+
+    if step == 1:
+        return x
+    outer, size, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+    rows = torch.nn.functional.pad(x.reshape(outer, size, inner), [0, (step - 1) * inner])
+    return rows.reshape(*x.shape[:axis], size * step, *x.shape[axis + 1 :]).narrow(axis, 0, (size - 1) * step + 1)
+
+
+def _fitted(x: Any, axis: int, before: int, after: int) -> Any:
+    """`x` with that many zeros more at the two ends of an axis, or elements fewer where negative."""
+    import torch
+
+    x = x.narrow(axis, max(-before, 0), x.shape[axis] - max(-before, 0) - max(-after, 0))
+    return torch.nn.functional.pad(x, [0, 0] * (x.dim() - 1 - axis) + [max(before, 0), max(after, 0)])
+
+
+# --- reversal ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _flips_apart(x: Any, dims: Sequence[int]) -> bool:
+    axes = sorted(axis % x.dim() for axis in dims)
+    return any(after != before + 1 for before, after in itertools.pairwise(axes))
+
+
+def flips(x: Any, dims: Sequence[int]) -> Any:
+    """One reversal after the other."""
+    for axis in dims:
+        x = x.flip(axis)
     return x
 
 
-def _regular(bins: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """Kernel and stride, when one pool has exactly these windows."""
-    lengths = {end - start for start, end in bins}
-    steps = {after[0] - before[0] for before, after in itertools.pairwise(bins)} or {1}
-    return (lengths.pop(), steps.pop()) if len(lengths) == len(steps) == 1 else None
-
-
-def _excludes_padding(
-    x: Any, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True, divisor: int | None = None
-) -> bool:
-    del x, kernel, stride, ceil_mode
-    return not count_include_pad and any(_each(padding, 2)) and divisor is None
-
-
-def average_pool_excluding_padding(
-    x: Any, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True, divisor: int | None = None
-) -> Any:
-    """Zero padding, a plain average pool, and a multiplication by a constant: elements of the window over elements inside the image."""
-    import torch
-
-    del count_include_pad, divisor
-    pool = torch.nn.functional.avg_pool2d
-    kernel, padding = _each(kernel, 2), _each(padding, 2)
-    stride = _each(stride or kernel, 2)
-    counts = [_inside(x.shape[axis - 2], kernel[axis], stride[axis], padding[axis], ceil_mode) for axis in range(2)]
-    after = [(len(counts[axis]) - 1) * stride[axis] + kernel[axis] - x.shape[axis - 2] - padding[axis] for axis in range(2)]
-    padded = torch.nn.functional.pad(x, [padding[1], max(after[1], 0), padding[0], max(after[0], 0)])
-    rows, columns = (torch.tensor([kernel[axis] / n for n in counts[axis]], dtype=x.dtype) for axis in range(2))
-    return pool(padded, list(kernel), list(stride)) * (rows[:, None] * columns[None, :])
-
-
-def _inside(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> list[int]:
-    """For each window along an axis: how many of its elements lie inside the image (output size as PyTorch, AvgPool2d)."""
-    count = (size + 2 * padding - kernel + (stride - 1 if ceil_mode else 0)) // stride + 1
-    if ceil_mode and (count - 1) * stride >= size + padding:
-        count -= 1
-    starts = [i * stride - padding for i in range(count)]
-    return [min(start + kernel, size) - max(start, 0) for start in starts]
-
-
 _TRANSPOSED = "with padding: lowered to a full transposed convolution and a crop"
+_SPREAD = "lowered to a convolution over the spread input"
+_APART = "of axes that do not follow each other: lowered to one reversal after the other"
 _UNEVEN = "to a size that does not divide its input: lowered to plain pools and slices"
+_MEANS = "lowered to means of slices"
+_LARGEST = "lowered to the largest of slices"
 _UNCOUNTED = "that does not count its padding: lowered to pad, plain pool and a constant factor"
 
 RULES = (
     Rule("aten::conv_transpose1d", _transposed_needs_crop, transposed_convolution, _TRANSPOSED),
     Rule("aten::conv_transpose2d", _transposed_needs_crop, transposed_convolution, _TRANSPOSED),
+    Rule("aten::conv_transpose3d", _transposed_needs_crop, transposed_convolution, _SPREAD),
+    Rule("aten::flip", _flips_apart, flips, _APART),
     Rule("aten::convolution", _convolution_needs_crop, _convolution, _TRANSPOSED),
-    Rule("aten::adaptive_avg_pool2d", _adaptive_uneven, adaptive_average_pool, _UNEVEN),
-    Rule("aten::avg_pool2d", _excludes_padding, average_pool_excluding_padding, _UNCOUNTED),
+    Rule("aten::adaptive_avg_pool2d", torch_pools.adaptive_uneven, torch_pools.adaptive_average_pool, _UNEVEN),
+    *(Rule(f"aten::adaptive_max_pool{rank}d", torch_pools.always, torch_pools.adaptive_max_pool, _LARGEST, first_only=True) for rank in (1, 2, 3)),
+    Rule("aten::adaptive_avg_pool3d", torch_pools.always, torch_pools.adaptive_average_pool_3d, _MEANS),
+    Rule("aten::avg_pool2d", torch_pools.excludes_padding, torch_pools.average_pool_excluding_padding, _UNCOUNTED),
 )

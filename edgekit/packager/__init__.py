@@ -74,12 +74,13 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
     with tempfile.TemporaryDirectory(prefix="edgekit-package-") as scratch:
         runtime = budget.runtime_parts(target, options.runtime_aar)
         reference_run = Reference(source, stream=getattr(backend, "carries_state", False))
+        data = samples.answered(data, reference_run.run)
         job = Job(target, backend, options, reference_run, data, runtime, Path(scratch), progress)
         with _no_collection():
             model, route = hops.convert(source, job.reference.run, backend.accepts, data.hop, target.tolerance.conversion, job.work, progress)
         plan, best = search(job, model)
         best = variants.verified(job, reference, best)
-        made = manifest(job, best, plan, route)
+        made = manifest(job, best, plan, route, model.notices)
         findings = judge(job, best, made)
         if any(finding.severity == "error" for finding in findings):
             return Outcome(None, made, findings)

@@ -124,7 +124,7 @@ def _accelerated(job: Job, artifact: Artifact) -> float:
         return 1.0
     graph = job.backend.graph(artifact)
     verdicts = opset.judge(graph, job.target.delegates[0], job.target.options)
-    return opset.summary(graph, verdicts)[0].macs_share
+    return opset.summary(graph, verdicts)[0].macs_share if verdicts else 1.0
 
 
 def _fidelity_db(loss: Sequence[OutputParity]) -> float | None:

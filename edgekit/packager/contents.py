@@ -17,8 +17,8 @@ from edgekit.tensors import Arrays, raw_bytes
 DEQUANTIZE = frozenset({"DEQUANTIZE", "DequantizeLinear"})
 
 
-def manifest(job: Job, best: Built, plan: Plan, route: tuple[str, ...]) -> Manifest:
-    """What the bundle says of itself: the source, how `best` was built from it, what it measured."""
+def manifest(job: Job, best: Built, plan: Plan, route: tuple[str, ...], converted: tuple[str, ...] = ()) -> Manifest:
+    """What the bundle says of itself: the source, how `best` was built from it, what it measured. `converted` are the notices of the conversion."""
     artifact, source = best.artifact, job.source
     graph = job.backend.graph(artifact)
     inputs, names, random = job.data.golden
@@ -37,7 +37,7 @@ def manifest(job: Job, best: Built, plan: Plan, route: tuple[str, ...]) -> Manif
         loss=best.loss,
         sensitivity=tuple(Sensitivity(*row) for row in artifact.sensitivity),
         preprocess=job.options.preprocess,
-        notices=source.notices + job.data.notices + artifact.notices + _unmoved(job.reference.run(inputs)),
+        notices=tuple(dict.fromkeys(source.notices + converted + job.data.notices + artifact.notices + _unmoved(job.reference.run(inputs)))),
         tools=versions.tool_versions(),
         licenses={package: license for package in job.target.runtime.packages if (license := versions.license_of(package))},
     )

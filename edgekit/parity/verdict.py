@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from edgekit.parity.values import Finding, OutputParity, place
@@ -52,6 +53,8 @@ def _non_finite_finding(parity: OutputParity) -> Finding:
     worst = parity.worst
     where = f", first at {place(worst)}: {worst.other} where the reference has {worst.reference}" if worst else ""
     hint = "half precision overflows above 65504: keep the operator that overflows in float32 ('edgekit drift' names it)"
+    if worst and worst.reference is not None and not math.isfinite(worst.reference):
+        hint = "the source model computes that itself: give --calibration data that it takes, and keep infinities inside the model"
     return Finding("error", "non-finite", f"{parity.name}: {parity.non_finite} element(s) are not finite{where}", hint)
 
 

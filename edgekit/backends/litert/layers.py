@@ -105,6 +105,10 @@ def _alike(model: Any, kind: str, tied: list[Any], places: dict[int, int]) -> bo
     return len({(layer.weight, layer.bias, layer.groups, layer.geometry) for layer in found}) == 1
 
 
+ACTING = ("VAR", "HASHTABLE", "CALL", "WHILE", "IF", "CUSTOM", "LSTM", "RNN", "SVDF")
+"""Parts of the names of operators that do more than give a result."""
+
+
 def separate_biases(model: Any) -> bool:
     """Give the layers of each weight a bias tensor and buffer of their own, where converters let equal ones share; whether anything changed."""
     graph, owners, copies = model.subgraphs[0], dict[int, int](), dict[tuple[int, int], int]()
@@ -126,13 +130,30 @@ def separate_biases(model: Any) -> bool:
 
 
 def forget_unread(model: Any) -> bool:
-    """Take the data from constants that nothing reads: the stock quantizer looks for their readers. Whether anything changed."""
-    graphs = model.subgraphs
+    """Drop operators whose results nothing reads, and the data of constants that nothing reads: the stock quantizer looks for their values and
+    readers. Whether anything changed.
+    """
+    graphs, dropped = model.subgraphs, _drop_unread(model)
     read = {(n, int(i)) for n, g in enumerate(graphs) for i in (*g.outputs, *(i for op in g.operators for i in op.inputs))}
     unread = [t for n, g in enumerate(graphs) for i, t in enumerate(g.tensors) if (n, i) not in read and flatbuffer.constant(model, t) is not None]
     for tensor in unread:
         tensor.buffer = 0
-    return bool(unread)
+    return bool(unread) or dropped
+
+
+def _drop_unread(model: Any) -> bool:
+    graph, dropped = model.subgraphs[0], False
+    read = {int(i) for i in graph.outputs}
+    kept = []
+    for op in reversed(graph.operators):
+        kind = flatbuffer.op_name(model, op)
+        if not read & {int(i) for i in op.outputs} and len(op.outputs) and not any(word in kind for word in ACTING):
+            dropped = True
+            continue
+        read |= {int(i) for i in op.inputs}
+        kept.append(op)
+    graph.operators = kept[::-1]
+    return dropped
 
 
 def smaller_than(model: Any, elements: int) -> frozenset[str]:

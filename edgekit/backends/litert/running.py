@@ -43,7 +43,7 @@ class Interpreter:
         self._runtime.reset_all_variables()
         details = {detail["index"]: detail for detail in self._runtime.get_input_details()}
         for spec, index in zip(self.signature.inputs, self._inputs, strict=True):
-            self._runtime.set_tensor(index, np.ascontiguousarray(inputs[spec.name], details[index]["dtype"]))
+            self._runtime.set_tensor(index, np.asarray(inputs[spec.name], details[index]["dtype"], order="C"))
         try:
             self._runtime.invoke()
         except (RuntimeError, ValueError) as error:

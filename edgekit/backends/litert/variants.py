@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from edgekit.backends import Candidate
-from edgekit.backends.litert import divisions, equalized, joins, layers, running, signatures, simulate, source, stock
+from edgekit.backends.litert import divisions, equalized, joins, layers, outputs, running, signatures, simulate, source, stock
 from edgekit.backends.litert.improve import Improved, improve
 from edgekit.backends.litert.source import Source
 from edgekit.errors import ConversionError
@@ -63,7 +63,7 @@ def best(opened: Source, candidate: Candidate) -> Built:
     plain = _stock(opened, candidate, policy)
     if plain is not None and plain.sqnr_db > ours.sqnr_db and len(plain.content) <= len(ours.content):
         better = f"{plain.sqnr_db:.1f} dB against {ours.sqnr_db:.1f} dB on the calibration samples"
-        return dataclasses.replace(plain, notices=(f"rounding and ranges are the stock quantizer's own, which did better here: {better}",))
+        return dataclasses.replace(plain, notices=(*joined, f"rounding and ranges are the stock quantizer's own, which did better here: {better}",))
     return dataclasses.replace(ours, notices=(*joined, *equalizing, *improved.notices, *ours.notices))
 
 
@@ -115,14 +115,15 @@ def _equalized(opened: Source) -> tuple[Source, tuple[str, ...]]:
 
 def _kept_float(base: Source, candidate: Candidate) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Scopes of the operators that integers would break, and why. A join of unlike ranges is one where its one scale has 8 bits: inside
-    w8a8, and at an int8 edge.
+    w8a8, and at an int8 edge; so are an output's channels.
     """
     if candidate.precision not in STATIC_BITS:
         return (), ()
     scopes, notices = divisions.kept_float(base)
     if candidate.precision == "w8a8" or base.context.io == "int8":
-        joined = joins.unlike(base)
-        return (*scopes, *joined[0]), (*notices, *joined[1])
+        joined, ends = joins.unlike(base), outputs.unlike(base)
+        more = ends[1] if set(ends[0]) - set(joined[0]) or not joined[0] else ()  # one word on each join
+        return tuple(dict.fromkeys((*scopes, *joined[0], *ends[0]))), (*notices, *joined[1], *more)
     return scopes, notices
 
 
@@ -141,11 +142,12 @@ def sqnr_db(opened: Source, content: bytes, samples: Sequence[Arrays]) -> float:
     """Signal to quantization noise of a built file on the first judging samples, in dB (`simulate.level_db`)."""
     signature = signatures.stored_signature(flatbuffer.load(content), opened.model.signature)
     session = running.Interpreter(content, signature)
-    rows: list[list[tuple[Array, Array]]] = [[] for _ in signature.outputs]
+    parts = [(spec, part) for spec in signature.outputs for part in outputs.parts(opened, spec.name)]
+    rows: list[list[tuple[Array, Array]]] = [[] for _ in parts]
     for sample, wanted in zip(samples, opened.reference, strict=False):
         given = session.run({spec.name: quantize(sample[spec.name], spec) for spec in signature.inputs})
-        for row, spec in zip(rows, signature.outputs, strict=True):
-            row.append((wanted[spec.name], dequantize(given[spec.name], spec)))
+        for row, (spec, part) in zip(rows, parts, strict=True):
+            row.append((wanted[spec.name][part], dequantize(given[spec.name], spec)[part]))
     return simulate.level_db(rows)
 
 
@@ -216,7 +218,7 @@ def _tail(base: Source) -> tuple[str, ...]:
 
 def _stock(opened: Source, candidate: Candidate, policy: stock.Policy) -> Built | None:
     """What the stock quantizer makes of the model with its own calibration; None where it makes nothing."""
-    plain = stock.Policy(_scopes(opened, candidate.keep_float), policy.wide, policy.io)
+    plain = stock.Policy((*_scopes(opened, candidate.keep_float), *_kept_float(opened, candidate)[0]), policy.wide, policy.io)
     try:
         ranges = source.averaged_ranges(opened) if candidate.precision in STATIC_BITS else None
         return _make(opened, opened, Improved(opened.content, {}), candidate, plain, ranges)
