@@ -74,6 +74,16 @@ def test_the_interpreter_takes_pictures_in_the_program_s_order() -> None:
     assert _planar(planar, blue_first) is planar
 
 
+def test_core_ml_on_a_mac_gets_pictures() -> None:
+    pytest.importorskip("PIL")
+    from edgekit.hostruntimes._coreml_mac import _picture
+
+    color, gray = _picture(picture()[None]), _picture(picture()[None, :, :, :1])
+    assert (color.mode, color.size, gray.mode, gray.size) == ("RGB", (20, 12), "L", (20, 12))
+    np.testing.assert_array_equal(np.asarray(color), picture())
+    np.testing.assert_array_equal(np.asarray(gray), picture()[:, :, 0])
+
+
 def test_random_samples_are_pixels() -> None:
     edge = pixels.edge(Signature((TensorSpec("x", (1, 3, 4, 5), "float32"),), ()), PREPROCESS)
     from edgekit import calibration
