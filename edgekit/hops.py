@@ -14,6 +14,8 @@ from edgekit.progress import Progress
 from edgekit.target import Tolerance
 from edgekit.tensors import Array, Arrays, Signature, quantize
 
+_HINT = "it may be a fault of edgekit or of the tool below it: report it with the model, or give the model in another format"
+
 Runner = Callable[[Sequence[Arrays]], Sequence[Arrays]]
 """Outputs of every sample, in real values."""
 
@@ -54,12 +56,12 @@ def translated(what: str) -> Iterator[None]:
     """The one seam to converters, quantizers and runtimes: whatever they raise that is not edgekit's becomes a `ConversionError`."""
     try:
         yield
-    except EdgekitError:
+    except EdgekitError as error:
+        error.hint = error.hint or (_HINT if isinstance(error, ConversionError) else None)
         raise
     except Exception as error:  # compilers raise what their passes raise
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-        hint = "it may be a fault of edgekit or of the tool below it: report it with the model"
-        raise ConversionError(f"{what} failed: {type(error).__name__}: {said[:300]}", hint) from error
+        raise ConversionError(f"{what} failed: {type(error).__name__}: {said[:300]}", _HINT) from error
 
 
 def _check(hop: str, parities: Sequence[OutputParity], tolerance: Tolerance) -> None:

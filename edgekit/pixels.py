@@ -18,17 +18,19 @@ def edge(signature: Signature, preprocess: Preprocess | None) -> Signature:
         raise UsageError("--io image: what becomes of a pixel is not stated", "give --preprocess, for instance scale=1/255,mean=0.5,std=0.5")
     if len(signature.inputs) != 1:
         names = ", ".join(spec.name for spec in signature.inputs)
-        raise UsageError(f"--io image: the model has {len(signature.inputs)} inputs ({names}), and the preprocessing is for one")
+        raise UsageError(f"--io image: the model has {len(signature.inputs)} inputs ({names}), and the preprocessing is for one", "leave out --io")
     return Signature((_image(signature.inputs[0], preprocess),), signature.outputs)
 
 
 def _image(spec: TensorSpec, preprocess: Preprocess) -> TensorSpec:
     layout, height, width = geometry(spec, preprocess)
     if len(spec.shape) != 4 or spec.dtype not in ("float32", "float16") or preprocess.dtype not in ("", "float32"):
-        raise UsageError(f"--io image: {spec.name} is {preprocess.dtype or spec.dtype}{list(spec.shape)}, not float32 with a leading axis of 1")
+        raise UsageError(
+            f"--io image: {spec.name} is {preprocess.dtype or spec.dtype}{list(spec.shape)}, not float32 with a leading axis of 1", "leave out --io"
+        )
     pairs = preprocess.normalization()
     if any(std == 0 for _, std in pairs) or not preprocess.scale:
-        raise UsageError("--io image: a scale or std of 0 leaves nothing of a pixel")
+        raise UsageError("--io image: a scale or std of 0 leaves nothing of a pixel", "for instance scale=1/255,mean=0.5,std=0.5")
     scale, offset = tuple(preprocess.scale / std for _, std in pairs), tuple(-mean / std for mean, std in pairs)
     pixels = Pixels(layout, scale, offset, preprocess.order == "BGR")
     return TensorSpec(spec.name, (1, height, width, preprocess.channels), "uint8", layout="NHWC", pixels=pixels)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from edgekit import converters
+from edgekit import hops as seam
 from edgekit.errors import ConversionError
 
 
@@ -31,3 +32,15 @@ def test_every_hop_says_what_it_turns_into_what():
 def test_no_way_is_an_error_with_a_reason():
     with pytest.raises(ConversionError, match="no way from mlprogram to tflite or onnx"):
         converters.route("mlprogram", ["tflite", "onnx"])
+
+
+def test_whatever_fails_below_the_seam_says_what_to_do() -> None:
+    def raised(error: Exception) -> ConversionError:
+        with pytest.raises(ConversionError) as caught, seam.translated("a → b"):
+            raise error
+        return caught.value
+
+    assert raised(RuntimeError("\n  first line\nsecond")).message == "a → b failed: RuntimeError: first line"
+    assert "report it" in str(raised(RuntimeError("x")).hint)
+    assert "report it" in str(raised(ConversionError("the converter lost y")).hint)
+    assert raised(ConversionError("no", "do this")).hint == "do this"

@@ -31,7 +31,7 @@ def check_names(inputs: Mapping[str, Sequence[int]], known: Sequence[str]) -> No
         if name not in known:
             raise UsageError(f"--input {name}: the model has no input of that name", close_match(name, known))
         if any(size < 1 for size in shape):
-            raise UsageError(f"--input {name}={'x'.join(map(str, shape))}: sizes start at 1")
+            raise UsageError(f"--input {name}={'x'.join(map(str, shape))}: sizes start at 1", f"for example --input {name}=1x3x224x224")
 
 
 def fix_shapes(specs: Sequence[TensorSpec], inputs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[TensorSpec, ...], tuple[str, ...]]:
@@ -54,7 +54,10 @@ def _fix_one(spec: TensorSpec, wanted: tuple[int, ...] | None) -> tuple[int, ...
     if wanted is None:
         return _without_size(spec)
     if len(wanted) != len(spec.shape) or any(known not in (DYNAMIC, size) for known, size in zip(spec.shape, wanted, strict=True)):
-        raise UsageError(f"--input {spec.name}={'x'.join(map(str, wanted))} contradicts the model, which takes {show(spec.shape)}")
+        raise UsageError(
+            f"--input {spec.name}={'x'.join(map(str, wanted))} contradicts the model, which takes {show(spec.shape)}",
+            "leave it out, or keep the sizes that are fixed",
+        )
     return tuple(wanted)
 
 

@@ -62,7 +62,7 @@ def output_specs(program: Any) -> tuple[TensorSpec, ...]:
     names = _output_names(program.call_spec.out_spec, count)
     specs = [_spec(name, value) for name, value in zip(names, values, strict=True) if hasattr(value, "dtype")]
     if not specs:
-        raise ConversionError("the model returns no tensor")
+        raise ConversionError("the model returns no tensor", "return a tensor, or a tuple or dict of tensors, from forward")
     return tuple(specs)
 
 

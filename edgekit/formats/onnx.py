@@ -73,7 +73,9 @@ class OnnxSession:
         try:
             values = self.runtime.run(names, {spec.name: inputs[spec.name] for spec in self.signature.inputs})
         except Exception as error:  # onnxruntime raises its own types
-            raise ConversionError(f"onnxruntime could not run the model: {first_line(error)}") from error
+            raise ConversionError(
+                f"onnxruntime could not run the model: {first_line(error)}", "does it run in onnxruntime alone, with inputs of these shapes?"
+            ) from error
         return dict(zip(names, values, strict=True))
 
 
@@ -87,7 +89,9 @@ def _runtime_session(proto: Any, name: str) -> Any:
     try:
         return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises its own types
-        raise ConversionError(f"{name}: onnxruntime refuses the model: {first_line(error)}") from error
+        raise ConversionError(
+            f"{name}: onnxruntime refuses the model: {first_line(error)}", "export it again, from operators of a released opset"
+        ) from error
 
 
 def _external_files(proto: Any, folder: Path) -> list[Path]:
@@ -146,7 +150,9 @@ def _input_specs(proto: Any, name: str) -> tuple[TensorSpec, ...]:
             raise ConversionError(what, "keep what is of other types outside the model")
         specs.append(TensorSpec(value.name, shape, dtype, layout=image_layout(shape, dtype, "NCHW")))
     if not specs:
-        raise ConversionError(f"{name}: the model takes no input")
+        raise ConversionError(
+            f"{name}: the model takes no input", "a model that only holds constants has nothing to package: export it with an input"
+        )
     return tuple(specs)
 
 

@@ -25,13 +25,13 @@ def load(content: bytes, name: str = "model") -> Any:
     """
     tools = require("ai_edge_litert.tools.flatbuffer_utils", extra="litert", purpose="reading .tflite files")
     if content[4:8] != b"TFL3":
-        raise ConversionError(f"{name}: not a LiteRT model (no TFL3 identifier)")
+        raise ConversionError(f"{name}: not a LiteRT model (no TFL3 identifier)", "is the file complete?")
     try:
         model = tools.read_model_from_bytearray(bytearray(content))
     except Exception as error:  # the generated reader raises whatever a bad offset happens to hit
         raise ConversionError(f"{name}: damaged LiteRT model ({type(error).__name__})", "is the file complete?") from error
     if not model.subgraphs:
-        raise ConversionError(f"{name}: LiteRT model without a graph")
+        raise ConversionError(f"{name}: LiteRT model without a graph", "convert it again")
     return model
 
 

@@ -64,7 +64,7 @@ def read(path: Path) -> File:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+        raise UsageError(f"{path}: cannot be read ({error.strerror})", "is it a file, and yours to read?") from error
     return parse(data, path)
 
 

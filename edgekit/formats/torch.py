@@ -155,7 +155,7 @@ def _open_script(path: Path, inputs: Shapes) -> Model:
     try:
         script = torch.jit.load(path, map_location="cpu")
     except Exception as error:  # the loader raises whatever its parts raise
-        raise ConversionError(f"{path}: not readable TorchScript ({_first_line(error)})") from error
+        raise ConversionError(f"{path}: not readable TorchScript ({_first_line(error)})", "save it again with this PyTorch") from error
     return _from_script(script, None, inputs, path.stem, path)
 
 
