@@ -76,11 +76,11 @@ class Tap(msgspec.Struct, frozen=True):
 class Backend(Protocol):
     """One artifact family (a module can be one).
 
-    One that can show the inside of its artifacts also has `tapped(artifact, out) -> (Artifact, tuple[Tap, ...])`, for `edgekit drift`; one whose
-    artifacts become part of firmware, or whose runtime's selective build starts from the model itself, has `sources(artifact, folder)`, which
-    writes more files of the bundle's `trim/` folder; one whose sessions
-    keep the state of a model from sample to sample says `carries_state = True`; one that builds image inputs says `takes_images = True`; one
-    whose artifacts take several listed shapes says `enumerates_shapes = True`.
+    What only some can is told by a further name:
+    `tapped(artifact, out) -> (Artifact, tuple[Tap, ...])` shows the inside of an artifact, for `edgekit drift`;
+    `sources(artifact, folder)` writes more files of the bundle's `trim/` folder: for firmware, or for a selective build that starts from the model;
+    `carries_state = True`: sessions keep the state of a model from sample to sample;
+    `takes_images = True`: inputs may be images; `enumerates_shapes = True`: artifacts take several listed shapes.
     """
 
     name: str
