@@ -83,6 +83,12 @@ OTHERS = {
     "padding not counted, without a batch": lambda x: functional.avg_pool2d(x[0], 3, 2, 1, count_include_pad=False),
     "transposed, without a batch": lambda x: functional.conv_transpose2d(x[0], _ramp(4, 2, 3, 3), None, 2, 1, 1),
     "adaptive mean over three axes": lambda x: functional.adaptive_avg_pool3d(x[:, None], (2, 3, 5)),
+    "nearest, half": lambda x: functional.interpolate(x, scale_factor=0.5),
+    "nearest, 8 to 5 and 11": lambda x: functional.interpolate(x, (5, 11)),
+    "nearest, by 1.3": lambda x: functional.interpolate(x, scale_factor=1.3),
+    "bilinear, by 1.3": lambda x: functional.interpolate(x, scale_factor=1.3, mode="bilinear"),
+    "bilinear, smoothed": lambda x: functional.interpolate(x, (3, 5), mode="bilinear", antialias=True),
+    "bicubic, smoothed, by 0.4": lambda x: functional.interpolate(x, scale_factor=0.4, mode="bicubic", antialias=True),
     "reversed rows of channels": lambda x: x.flip(1, -1),
 }
 
@@ -172,7 +178,9 @@ def test_operators_that_were_converted_wrongly_elsewhere(module, shape, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["adaptive maximum, 8 to 3", "transposed, three axes", "reversed rows of channels"])
+@pytest.mark.parametrize(
+    "name", ["adaptive maximum, 8 to 3", "transposed, three axes", "reversed rows of channels", "nearest, half", "bilinear, smoothed"]
+)
 def test_what_the_runtime_lacks_is_rewritten_into_what_it_runs(name, tmp_path):
     model = _opened(Call(OTHERS[name]), torch.zeros(1, 3, 8, 8))
     assert _worst(model, torch_to_litert.convert(model, tmp_path)) < 1e-5

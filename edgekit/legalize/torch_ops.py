@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from edgekit.formats._torch_program import layer_of, operator_name
-from edgekit.legalize import torch_pools
+from edgekit.legalize import torch_pools, torch_resizes
 from edgekit.legalize.torch_pools import each
 
 
@@ -205,6 +205,8 @@ def flips(x: Any, dims: Sequence[int]) -> Any:
     return x
 
 
+_SMOOTHED = "lowered to products with its weights"
+_PICKED = "by a factor or to a size that does not divide: lowered to selections of rows and columns"
 _TRANSPOSED = "with padding: lowered to a full transposed convolution and a crop"
 _SPREAD = "lowered to a convolution over the spread input"
 _APART = "of axes that do not follow each other: lowered to one reversal after the other"
@@ -223,4 +225,10 @@ RULES = (
     *(Rule(f"aten::adaptive_max_pool{rank}d", torch_pools.always, torch_pools.adaptive_max_pool, _LARGEST, first_only=True) for rank in (1, 2, 3)),
     Rule("aten::adaptive_avg_pool3d", torch_pools.always, torch_pools.adaptive_average_pool_3d, _MEANS),
     Rule("aten::avg_pool2d", torch_pools.excludes_padding, torch_pools.average_pool_excluding_padding, _UNCOUNTED),
+    Rule("aten::upsample_nearest2d", torch_resizes.nearest_moves, torch_resizes.nearest, _PICKED),
+    Rule("aten::upsample_bilinear2d", torch_resizes.bilinear_moves, torch_resizes.bilinear, _PICKED),
+    *(
+        Rule(f"aten::{kind}", torch_resizes.always, torch_resizes.smoothed(kind), _SMOOTHED)
+        for kind in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+    ),
 )
