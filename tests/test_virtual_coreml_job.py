@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,26 @@ def test_a_failure_names_its_stage(tmp_path: Path, damage: Any, fields: dict[str
     assert code != 0
     assert (result.status, result.stage) == ("failed", stage)
     assert words in result.error
+
+
+@pytest.mark.parametrize(("system", "stage", "words"), [("Linux", "library", "Apple's systems only"), ("Windows", "library", "Apple's systems only")])
+def test_core_ml_itself_is_asked_for_on_apple_s_systems_only(
+    system: str, stage: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    _, result, _ = run(tmp_path, two_results(tmp_path / "m.mlpackage"), options={"engine": "coreml"})
+    assert (result.status, result.stage) == ("failed", stage) and words in result.error
+
+
+@pytest.mark.slow
+def test_on_a_mac_the_package_goes_to_core_ml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as this machine can: coremltools loads the package for the units asked for, and says itself that it cannot predict here."""
+    ct = pytest.importorskip("coremltools")
+    if platform.system() == "Darwin":
+        pytest.skip("Core ML is here")
+    from edgekit.hostruntimes import _coreml_mac
+
+    assert all(hasattr(ct.ComputeUnit, unit) for unit in _coreml_mac.UNITS.values())
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    _, result, _ = run(tmp_path, two_results(tmp_path / "m.mlpackage"), accelerator="ane")
+    assert result.runtime_version.startswith("Core ML, coremltools ") and result.status == "failed" and result.stage in ("prepare", "invoke")

@@ -88,7 +88,16 @@ def _judged(name: str, format_name: str, signature: Signature, graph: Graph, tar
 
 def _spec(spec: TensorSpec) -> str:
     scale = "" if spec.scale is None else f"  scale {spec.scale:.6g}, zero point {spec.zero_point}"
+    if spec.pixels is not None:
+        scale = f"  an image: pixels from {_ends(spec, 0)} to {_ends(spec, 255)}"
     return f"{spec.dtype}[{'x'.join(map(str, spec.shape))}]{' ' + spec.layout if spec.layout else ''}{scale}"
+
+
+def _ends(spec: TensorSpec, pixel: int) -> str:
+    """What a pixel of one value becomes, in each channel where they differ."""
+    assert spec.pixels is not None
+    values = [f"{pixel * scale + offset:.4g}" for scale, offset in zip(spec.pixels.scale, spec.pixels.offset, strict=True)]
+    return values[0] if len(set(values)) == 1 else ":".join(values)
 
 
 def _show_graph(graph: Graph) -> None:
