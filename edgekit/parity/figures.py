@@ -52,12 +52,11 @@ def compare_all(
     reference_specs: Sequence[TensorSpec],
     other_specs: Sequence[TensorSpec] | None = None,
     steps: Mapping[str, float] | None = None,
-    classes: Mapping[str, bool] | None = None,
 ) -> tuple[OutputParity, ...]:
     """Compare every output of `reference_specs`, in that order; `reference[i]` and `other[i]` map output names to arrays of sample i.
 
     `other_specs` defaults to `reference_specs` (the same artifact on two machines). Outputs that changed places are recognized.
-    `steps` and `classes` are by output name, as in `compare`.
+    `steps` are by output name, as in `compare`.
     """
     specs = {spec.name: spec for spec in (reference_specs if other_specs is None else other_specs)}
     parities = []
@@ -66,8 +65,8 @@ def compare_all(
             parities.append(OutputParity(spec.name, len(other), mismatch=f"missing; there is {', '.join(other[0]) or 'nothing'}"))
             continue
         left, right = [sample[spec.name] for sample in reference], [sample[spec.name] for sample in other]
-        step, stated = (steps or {}).get(spec.name), (classes or {}).get(spec.name)
-        parity = compare(spec.name, left, right, reference_spec=spec, other_spec=specs.get(spec.name), step=step, classes=stated)
+        step = (steps or {}).get(spec.name)
+        parity = compare(spec.name, left, right, reference_spec=spec, other_spec=specs.get(spec.name), step=step)
         parities.append(_with_swap(parity, spec, left, other, specs))
     return tuple(parities)
 

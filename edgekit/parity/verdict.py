@@ -14,15 +14,15 @@ ZERO_BOUND = 1e-6  # what a float output may differ from an all-zero reference w
 OUTLIER_DB = 10.0  # a sample this far below the SQNR bound is named even when the batch passes
 
 
-def judge(parities: Sequence[OutputParity], tolerance: Tolerance, *, steps: float = 1.0) -> tuple[Finding, ...]:
+def judge(parities: Sequence[OutputParity], tolerance: Tolerance) -> tuple[Finding, ...]:
     """Findings of a comparison; none of severity `error` means that it passes.
 
-    A bound that is met exactly passes. A quantized output that is off by at most `steps` of its own steps passes too, where the reference spans
+    A bound that is met exactly passes. A quantized output that is off by at most one of its own steps passes too, where the reference spans
     at least 8 of them: rounding may differ by that between two right kernels. Non-finite values and mismatches always fail. An all-zero
     reference (or one that stays below 1e-5) is judged by max abs alone: the tolerance's (absolute, as there is no magnitude to relate it to),
     else one step, else 1e-6.
     """
-    return tuple(finding for parity in parities for finding in _judge_one(parity, tolerance, steps))
+    return tuple(finding for parity in parities for finding in _judge_one(parity, tolerance))
 
 
 def judge_inputs(kinds: Sequence[str]) -> tuple[Finding, ...]:
@@ -33,7 +33,7 @@ def judge_inputs(kinds: Sequence[str]) -> tuple[Finding, ...]:
     return (Finding("warning", "random-only", message, "package with --calibration DATA, so that the bundle holds samples of yours"),)
 
 
-def _judge_one(parity: OutputParity, tolerance: Tolerance, steps: float) -> list[Finding]:
+def _judge_one(parity: OutputParity, tolerance: Tolerance) -> list[Finding]:
     name = parity.name
     if parity.swapped_with:
         message = f"{name}: outputs look swapped: {parity.swapped_with} matches it far better than {name} does"
@@ -44,7 +44,7 @@ def _judge_one(parity: OutputParity, tolerance: Tolerance, steps: float) -> list
         return [_non_finite_finding(parity)]
     if parity.reference_zero or (parity.peak is not None and parity.peak <= NEAR_ZERO):
         return _judge_zero(parity, tolerance)
-    if _within_steps(parity, steps):
+    if _within_a_step(parity):
         return _step_note(parity)
     return [*_bounds(parity, tolerance), *_outlier(parity, tolerance), *_top1(parity, tolerance)]
 
@@ -70,11 +70,11 @@ def _judge_zero(parity: OutputParity, tolerance: Tolerance) -> list[Finding]:
     return [said, Finding("error", "max-abs", broken, _worst_text(parity))]
 
 
-def _within_steps(parity: OutputParity, steps: float) -> bool:
+def _within_a_step(parity: OutputParity) -> bool:
     if parity.step is None or parity.max_abs is None or parity.span is None:
         return False
     rounding = 1 + 1e-4  # dequantized values are float32
-    return parity.max_abs <= steps * parity.step * rounding and parity.span >= LEAST_STEPS * parity.step
+    return parity.max_abs <= parity.step * rounding and parity.span >= LEAST_STEPS * parity.step
 
 
 def _step_note(parity: OutputParity) -> list[Finding]:
