@@ -32,6 +32,8 @@ W = np.zeros((4, 4, 3, 3), np.float32)
 @pytest.mark.parametrize(("body", "words"), [
     ("y = Conv (x, w)", ""),
     ("y = Conv (x, x)", "weights is computed at run time"),
+    ('y = Conv <auto_pad = "SAME_LOWER"> (x, w)', "SAME_LOWER"),
+    ("y = MatMul (x, m)", ""),
     ("y = MaxPool <kernel_shape = [2, 2]> (x)", ""),
     ("y = MaxPool <kernel_shape = [2, 2], ceil_mode = 1> (x)", "ceil mode 1"),
     ("y = MaxPool <kernel_shape = [1, 1]> (x)", "larger than 1 x 1"),
@@ -43,9 +45,26 @@ W = np.zeros((4, 4, 3, 3), np.float32)
     ("y = Relu (x)", "only behind a float Conv"),
 ])  # fmt: skip
 def test_xnnpack_provider(body: str, words: str) -> None:
-    status, reason = next(iter(verdicts("ort_xnnpack", graph_of(body, w=W)).values()))
+    status, reason = next(iter(verdicts("ort_xnnpack", graph_of(body, w=W, m=np.zeros((8, 5), np.float32))).values()))
     assert (status == "accelerated") == (not words)
     assert any(part in reason for part in words.split("|"))
+
+
+@pytest.mark.parametrize(("shape", "body", "taken"), [
+    ("1, 4, 16", "y = Conv (x, w)", True),
+    ("1, 4, 16", "y = ConvTranspose (x, w)", True),
+    ("1, 4, 8", "y = MaxPool <kernel_shape = [2]> (x)", False),
+    ("4, 3", "y = Gemm (x, k, c)", False),
+    ("4, 3", "y = Gemm (x, k)", True),
+])  # fmt: skip
+def test_xnnpack_provider_on_other_ranks(shape: str, body: str, taken: bool) -> None:
+    """As ONNX Runtime's Android library placed these models."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> net (float[{shape}] x) => (float y) {{ {body} }}')
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    for name, size in {"w": (4, 4, 3), "k": (3, 5), "c": (4, 5)}.items():
+        protos.set_constant(model, name, np.zeros(size, np.float32))
+    (status, _), *_ = verdicts("ort_xnnpack", _onnx_view.graph(model, 1000)).values()
+    assert (status == "accelerated") == taken
 
 
 def test_xnnpack_provider_takes_an_activation_with_its_convolution() -> None:

@@ -44,7 +44,15 @@ def _conv(view: View, operator: Operator) -> str | None:
     wide = 1 in operator.attributes.get("channel_inputs", ())
     if operator.type == "ConvTranspose" and wide:
         return "transposed convolutions take one scale for all weights"
-    return f"weights of rank {len(weights.shape)}, and it takes 4" if weights and len(weights.shape) != 4 else None
+    if operator.attributes.get("auto_pad") == "SAME_LOWER":
+        return "padding of SAME_LOWER is not taken"
+    return f"weights of rank {len(weights.shape)}, and it takes 3 or 4" if weights and len(weights.shape) not in (3, 4) else None
+
+
+def _gemm(view: View, operator: Operator) -> str | None:
+    bias = view.tensor(operator, 2)
+    matrix = bias is not None and len(bias.shape) > 1 and bias.shape[0] != 1
+    return "its third input is a matrix, and it takes one value an output" if matrix else None
 
 
 def _pool(_view: View, operator: Operator) -> str | None:
@@ -78,7 +86,7 @@ def _resize(view: View, operator: Operator) -> str | None:
 def _matmul(view: View, operator: Operator) -> str | None:
     left, right = view.tensor(operator, 0), view.tensor(operator, 1)
     ranks = [len(t.shape) for t in (left, right) if t]
-    if len(ranks) == 2 and (ranks[1] > 2 or ranks[0] not in (ranks[1], ranks[1] + 1)):
+    if len(ranks) == 2 and (ranks[1] > 2 or ranks[0] < ranks[1]):
         return f"ranks {ranks[0]} and {ranks[1]}, and it takes a matrix or a batch of them times a constant matrix"
     return None
 
@@ -98,6 +106,7 @@ _EXTRA: dict[str, Callable[[View, Operator], Any]] = {
     "AveragePool": _pool,
     "Softmax": _softmax,
     "Resize": _resize,
+    "Gemm": _gemm,
     "MatMul": _matmul,
     "Relu": _activation,
     "Clip": _activation,

@@ -161,7 +161,7 @@ def _in_half(artifact: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     from onnx.reference import ReferenceEvaluator
     from onnxruntime.transformers import float16
 
-    made = float16.convert_float_to_float16(onnx.load(artifact.path / "model.onnx"), keep_io_types=False)
+    made = float16.convert_float_to_float16(onnx.load(artifact.path / "model.onnx"), keep_io_types=False, op_block_list=[])
     names = {spec.name: artifact.runtime_names.get(spec.name, spec.name) for spec in (*artifact.signature.inputs, *artifact.signature.outputs)}
     present = {value.name for value in made.graph.input}
     halves = {name: value.astype(np.float16) if value.dtype == np.float32 else value for name, value in inputs.items()}

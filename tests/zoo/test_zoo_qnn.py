@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import sys
 import tempfile
@@ -46,8 +47,24 @@ CASES = {
     "efficientnet-lite0": Case("mixed", 22.0),
     "magika": Case("a16w8", 30.0),
 }
-OLDER = ("ppocr-cls",)
-"""Models that are also built for Hexagon v68."""
+OLDER = ("hexagon-v73", "hexagon-v68")
+"""The whole zoo is measured for these generations as well. v68 has no half precision, and its LSTM is refused by name."""
+
+CELLS = [
+    *((name, "hexagon-v75") for name in CASES),
+    *((name, "hexagon-v73") for name in CASES if name not in ("ppocr-det", "efficientnet-lite0")),  # which take a minute each
+    *((name, "hexagon-v68") for name in ("ppocr-cls", "silero-vad")),
+]
+"""What the test measures."""
+
+
+def case(name: str, target_name: str) -> Case:
+    """A model on a generation."""
+    asked = CASES[name]
+    if target_name != "hexagon-v68":
+        return asked
+    asked = dataclasses.replace(asked, precision="a16w8", least_db=10.0) if asked.precision == "fp16" else asked
+    return dataclasses.replace(asked, refused="does not take LSTM in layer") if name == "silero-vad" else asked
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -95,17 +112,17 @@ def _samples(row: table.Row, source: formats.Model, count: int, seed: int) -> li
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "target_name"), [*((name, "hexagon-v75") for name in CASES), *((name, "hexagon-v68") for name in OLDER)])
+@pytest.mark.parametrize(("name", "target_name"), CELLS)
 def test_zoo(name: str, target_name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
-    case = CASES[name]
-    row = measure(name, target_name, case.precision, tmp_path)
-    if case.refused:
-        assert case.refused in row.refused
+    asked = case(name, target_name)
+    row = measure(name, target_name, asked.precision, tmp_path)
+    if asked.refused:
+        assert asked.refused in row.refused
         return
     assert not row.refused
     assert row.accelerated == row.operators > 0
-    assert row.sqnr_db >= case.least_db
+    assert row.sqnr_db >= asked.least_db
 
 
 def text(rows: list[Row]) -> str:
@@ -113,16 +130,16 @@ def text(rows: list[Row]) -> str:
     lines = ["| model | target | precision | operators on the HTP | SQNR | context binary |", "| --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         figures = f"{row.accelerated} of {row.operators} | {row.sqnr_db:.1f} dB | {row.context_bytes / 1e6:.2f} MB"
-        lines.append(f"| {row.model} | {row.target} | {row.precision} | {f'refused: {row.refused} | |' if row.refused else figures} |")
+        lines.append(f"| {row.model} | {row.target} | {row.precision} | {f'{row.refused} | |' if row.refused else figures} |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Measure every row, print it, and rewrite the table."""
     rows = []
-    for name, target_name in [*((name, "hexagon-v75") for name in CASES), *((name, "hexagon-v68") for name in OLDER)]:
+    for target_name, name in itertools.product(("hexagon-v75", *OLDER), CASES):
         with tempfile.TemporaryDirectory() as scratch:
-            rows.append(measure(name, target_name, CASES[name].precision, Path(scratch)))
+            rows.append(measure(name, target_name, case(name, target_name).precision, Path(scratch)))
         print(rows[-1], flush=True)
         document = DOCUMENT.read_text()
         before, after = document.index(START) + len(START), document.index(END)
