@@ -115,7 +115,7 @@ def test_the_reduced_build_has_what_the_ort_form_needs(precision: str, tmp_path:
     got, right = runtime.run(None, x)[0], backend.emulate(artifact).run(x)["scores"]
     assert np.abs(got - right).max() <= (0.02 if precision == "w8a8" else 1e-5) * np.abs(right).max()
     saved = json.loads((folder / "estimate.json").read_text())["estimate"]
-    assert saved["kind"] == "estimated" and 0 < saved["reduced_bytes"] < saved["full_bytes"]
+    assert saved["kind"] == "estimated" and 0 < saved["trimmed_bytes"] < saved["full_bytes"]
 
 
 def test_tapped_copies_give_every_step_and_the_same_outputs(tmp_path: Path) -> None:

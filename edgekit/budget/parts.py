@@ -1,4 +1,4 @@
-"""One row of a size breakdown."""
+"""One row of a size breakdown, and what a smaller runtime may save."""
 
 from __future__ import annotations
 
@@ -27,3 +27,15 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     def bytes(self, size_of: Literal["installed", "download"]) -> int:
         """The bytes that `size_of` asks for."""
         return self.installed_bytes if size_of == "installed" else self.download_bytes
+
+
+class Saving(msgspec.Struct, frozen=True):
+    """What a build of a runtime with fewer operators may save, from builds of other models that were reported: an estimate, never a measurement."""
+
+    platform: str
+    full_bytes: int
+    trimmed_bytes: int
+    saved_bytes: int
+    kind: Kind
+    sources: tuple[str, ...]
+    note: str

@@ -1,4 +1,4 @@
-"""Inputs of LiteRT's own selective build, from the operators of the final artifact; and the proof that a trimmed build is smaller.
+"""Inputs of LiteRT's own selective build, from the operators of the final artifact.
 
 The files follow LiteRT's build (`tflite/build_def.bzl`: `tflite_custom_c_library`, `tflite_custom_android_library`; `tflite/tools/build_aar.sh`;
 `tflite/tools/gen_op_registration.cc` for the registration source).
@@ -13,6 +13,7 @@ import msgspec
 
 from edgekit.budget import Usage
 from edgekit.budget.catalogue import load, part
+from edgekit.budget.parts import Saving
 from edgekit.graph import Graph, Operator
 
 PLATFORM = "android-arm64-v8a"
@@ -38,18 +39,6 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     layers: tuple[str, ...]
     custom: bool = False
     note: str = ""
-
-
-class Saving(msgspec.Struct, frozen=True):
-    """What trimming may save, in download bytes, from builds of other models that were reported: an estimate, never a measurement."""
-
-    platform: str
-    full_bytes: int
-    trimmed_bytes: int
-    saved_bytes: int
-    kind: str
-    sources: tuple[str, ...]
-    note: str
 
 
 def trim(graph: Graph, folder: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ import msgspec
 
 from edgekit.budget import Usage
 from edgekit.budget.catalogue import load, part
+from edgekit.budget.parts import Saving
 from edgekit.errors import ConversionError, first_line, require
 from edgekit.graph import Graph
 
@@ -27,18 +28,6 @@ FILES = {
     "build_android.sh": "builds a minimal library in an ONNX Runtime source tree",
     "estimate.json": "what a reduced build may save, from reported ones",
 }
-
-
-class Saving(msgspec.Struct, frozen=True):
-    """What a reduced build may save, in bytes, by the ratio that was reported for another model: an estimate, never a measurement."""
-
-    platform: str
-    full_bytes: int
-    reduced_bytes: int
-    saved_bytes: int
-    kind: str
-    sources: tuple[str, ...]
-    note: str
 
 
 def estimate_file(graph: Graph, folder: Path) -> dict[str, str]:
