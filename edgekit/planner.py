@@ -12,7 +12,7 @@ from edgekit.target import Target, Tolerance
 
 Prefer = Literal["fidelity", "size"]
 
-TIERS: tuple[tuple[str, ...], ...] = (("fp32",), ("fp16",), ("w8", "w8-dynamic", "w8a16", "w8a8", "p8"), ("p6",), ("p4",))
+TIERS: tuple[tuple[str, ...], ...] = (("fp32",), ("fp16",), ("w8", "w8-dynamic", "w8a16", "w8a8", "p8"), ("p6",), ("p4", "w4"))
 """Precisions by fidelity: nothing in a later tier can be better than a point of an earlier one, so building stops at the first that fits."""
 
 

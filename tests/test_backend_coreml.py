@@ -90,6 +90,16 @@ def built(model: Model, samples: list[Arrays], folder: Path, precision: str, pro
     return coreml.prepare(model, Context(target.load(profile), samples, folder))(Candidate(precision, **fields))
 
 
+def decompressed(artifact: Artifact, path: Path) -> Model:
+    """The package with its weights decoded by coremltools."""
+    import coremltools as ct
+
+    model = ct.optimize.coreml.decompress_weights(ct.models.MLModel(str(artifact.path), skip_model_load=True))
+    model.save(str(path))
+    made = mlprogram.open(str(path), {})
+    return dataclasses.replace(made, signature=artifact.signature)
+
+
 def images(count: int, seed: int) -> list[Arrays]:
     rng = np.random.default_rng(seed)
     return [{"picture": np.cumsum(rng.normal(0, 0.3, (1, 3, 16, 16)), -1).astype(np.float32)} for _ in range(count)]
@@ -136,8 +146,17 @@ def test_precisions_trade_bytes_for_fidelity(net: tuple[Model, Model], tmp_path:
     ("ios17-coreml", "w8a8", "quantize", 25),
     ("ios18-coreml", "p4", "constexpr_lut_to_dense", 12),
     ("macos15-coreml", "w8", "constexpr_blockwise_shift_scale", 35),
+    ("ios18-coreml", "w4", "constexpr_blockwise_shift_scale", 15),
+    ("ios18-coreml", "p6", "constexpr_lut_to_dense", 25),
+    ("ios-coreml", "s50", "constexpr_sparse_to_dense", 4),
+    ("ios18-coreml", "s50", "constexpr_sparse_to_dense", 4),
+    ("ios18-coreml", "s50-w8", "constexpr_sparse_blockwise_shift_scale", 4),
+    ("ios18-coreml", "s50-p6", "constexpr_lut_to_sparse", 4),
 ])  # fmt: skip
-def test_newer_systems(net: tuple[Model, Model], tmp_path: Path, profile: str, precision: str, operator: str, least_db: float) -> None:
+def test_forms_of_compressed_weights(
+    net: tuple[Model, Model], tmp_path: Path, profile: str, precision: str, operator: str, least_db: float
+) -> None:
+    """Each form as the interpreter decodes it, and as coremltools does."""
     source, made = net
     judged = images(4, 2)
     artifact = built(made, images(12, 1), tmp_path, precision, profile)
@@ -145,7 +164,10 @@ def test_newer_systems(net: tuple[Model, Model], tmp_path: Path, profile: str, p
     assert operator in {o.type for o in coreml.graph(artifact).operators}
     assert decibels(source_outputs(source, judged), got, "class:scores") > least_db
     opset = mlprogram.open(str(artifact.path), {}).handle.program.opset
-    assert opset == ("CoreML7" if profile == "ios17-coreml" else "CoreML8")
+    assert opset == {"ios-coreml": "CoreML6", "ios17-coreml": "CoreML7"}.get(profile, "CoreML8")
+    dense = hops.run(formats.session(decompressed(artifact, tmp_path / "dense.mlpackage")), artifact.signature, judged[:2])
+    for ours, theirs in zip(got, dense, strict=False):
+        np.testing.assert_allclose(ours["class:scores"], theirs["class:scores"], rtol=0, atol=1e-6)
 
 
 def test_the_same_model_gives_the_same_bytes(net: tuple[Model, Model], tmp_path: Path) -> None:

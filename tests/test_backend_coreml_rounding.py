@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit.backends.coreml import layers, rounding
+from edgekit.backends.coreml import halves, layers, rounding, tables
 from edgekit.backends.coreml.layers import MilLayer
 from edgekit.backends.coreml.rounding import Recipe
+from edgekit.quantize import palette
 from edgekit.quantize.moments import Layer, moments
 from edgekit.virtual.coreml import spec
 from edgekit.virtual.coreml.plan import Plan, Step
@@ -45,17 +46,18 @@ def samples(count: int, width: int, seed: int) -> list[dict[str, Any]]:
 
 def test_half_steps_are_the_distance_to_the_next_half() -> None:
     values = np.abs(np.concatenate([np.random.default_rng(0).normal(size=100), [6.0e-8, 6.2e-5, 1.0, 2.0, 2000.0]])).astype(np.float16)
-    np.testing.assert_array_equal(rounding.half_steps(values.astype(np.float64)), np.spacing(values).astype(np.float64))
+    np.testing.assert_array_equal(halves.half_steps(values.astype(np.float64)), np.spacing(values).astype(np.float64))
 
 
 def test_half_by_data_is_closer_where_inputs_hang_together() -> None:
     rng = np.random.default_rng(1)
     linear = Layer(rng.normal(size=(16, 40)).astype(np.float32), rng.normal(5, 1, 16).astype(np.float32))
     teach, judge = (rng.normal(2, 1, (400, 4)) @ np.random.default_rng(9).normal(size=(4, 40)) for _ in range(2))
-    seen = (moments(teach.astype(np.float32)[None]), moments(judge.astype(np.float32)[None]))
+    teach, judge = teach.astype(np.float32), judge.astype(np.float32)
+    seen = (moments(teach[None], teach[None]), moments(judge[None], judge[None]))
     errors = {}
     for method in ("nearest", "second-order"):
-        weight, bias = rounding.to_half(linear, (seen, seen) if method != "nearest" else None, method)
+        weight, bias = halves.to_half(linear, seen, seen, method)
         assert (weight == weight.astype(np.float16)).all() and (bias == bias.astype(np.float16)).all()
         errors[method] = float(((judge @ (weight - linear.weight).T.astype(np.float64) + (bias - linear.bias)) ** 2).mean())
     assert errors["second-order"] < 0.2 * errors["nearest"]
@@ -89,19 +91,54 @@ def test_matrix_products_with_constants_are_layers(transposed: bool) -> None:
 
 @pytest.mark.parametrize(("recipe", "kinds"), [
     (Recipe(16), {"half"}), (Recipe(8), {"steps", "half"}), (Recipe(4, table=True), {"table", "half"}),
+    (Recipe(4, table=True, grouped=True), {"table", "half"}), (Recipe(4, grouped=True), {"steps", "half"}),
+    (Recipe(16, sparsity=0.5), {"sparse", "half"}), (Recipe(8, sparsity=0.5), {"sparse steps", "half"}),
+    (Recipe(6, table=True, sparsity=0.5), {"sparse table", "half"}),
 ])  # fmt: skip
 def test_layers_are_stored_as_the_recipe_says(recipe: Recipe, kinds: set[str]) -> None:
     net = plan(dense("a", "x", 64, 48, 1), step("relu", "r", "a"), dense("b", "r", 8, 64, 2))
     made, method = rounding.round_program(net, samples(8, 48, 3), recipe)
     assert [item.layer.name for item in made] == ["a", "b"] and method in ("second-order", "nearest")
-    assert {"half" if item.integers is None else "table" if item.entries is not None else "steps" for item in made} == kinds
+    assert {kind(item) for item in made} == kinds
     for item in made:
+        kept = np.ones(item.weight.shape, bool) if item.mask is None else item.mask
+        assert not item.weight[~kept].any() and kept.mean() == (0.5 if recipe.sparsity and not item.half else 1)
         if item.entries is not None and item.integers is not None:
-            np.testing.assert_array_equal(item.weight, item.entries[item.integers].astype(np.float32))
+            values = palette.looked_up(item.integers, item.entries).astype(np.float32)
+            np.testing.assert_array_equal(item.weight, np.where(kept, values, 0))
         if item.scales is not None and item.integers is not None:
-            assert np.abs(item.integers).max() <= 127
-            np.testing.assert_allclose(item.weight, item.integers * item.scales[:, None], rtol=1e-3)
+            assert np.abs(item.integers).max() == 2 ** (recipe.bits - 1) - 1
+            each = np.repeat(item.scales, item.weight.shape[1] // item.scales.shape[1], axis=1)
+            np.testing.assert_allclose(item.weight, item.integers * each, rtol=1e-3)
         assert (item.weight == item.weight.astype(np.float16)).all()
+
+
+def kind(item: rounding.Stored) -> str:
+    how = "table" if item.entries is not None else "steps" if item.integers is not None else "half" if item.mask is None else ""
+    return how if item.mask is None else f"sparse {how}".strip()
+
+
+def test_half_makes_up_for_what_earlier_layers_lost() -> None:
+    """The float layer reads w, the rounded one x = w + something that x itself foretells: rounded weights take back most of it."""
+    rng = np.random.default_rng(4)
+    linear = Layer(rng.normal(size=(16, 24)).astype(np.float32), rng.normal(size=16).astype(np.float32))
+    wanted = [rng.normal(1, 1, (800, 24)).astype(np.float32) for _ in range(2)]
+    drift = (np.eye(24) + 0.02 * rng.normal(size=(24, 24))).astype(np.float32)
+    seen = [w @ drift + np.float32(0.01) for w in wanted]
+    split = tuple(moments(x[None], w[None]) for x, w in zip(seen, wanted, strict=True))
+    float_split = tuple(moments(w[None], second=False) for w in wanted)
+    right = wanted[1] @ linear.weight.T + linear.bias
+    errors = {}
+    for method in ("nearest", "bias", "second-order"):
+        weight, bias = halves.to_half(linear, split, float_split, method)  # type: ignore[arg-type]  # two of each
+        errors[method] = float(((seen[1] @ weight.T + bias - right) ** 2).mean())
+    assert errors["second-order"] < 0.05 * errors["bias"] < 0.05 * errors["nearest"]
+
+
+@pytest.mark.parametrize(("outputs", "k", "bits", "groups"), [(64, 1152, 4, 8), (96, 96, 4, 4), (96, 96, 8, 1), (7, 2000, 4, 1)])
+def test_tables_for_groups_cost_little(outputs: int, k: int, bits: int, groups: int) -> None:
+    found = tables.count(Layer(np.zeros((outputs, k), np.float32), np.zeros(outputs, np.float32)), bits)
+    assert found == groups and (groups == 1 or groups * 2 * 2**bits <= outputs * k * bits / 8 / 32)
 
 
 def test_rounding_by_data_beats_nearest_on_other_samples() -> None:

@@ -52,3 +52,15 @@ def test_second_order_lowers_the_error_of_correlated_inputs(groups: int) -> None
     better = rounding.output_error(weight, entries[palette.second_order(weight, entries, second)], second)
     assert (better <= plain + 1e-12).all()
     assert better.sum() < 0.3 * plain.sum()
+
+
+def test_groups_of_outputs_have_tables_of_their_own() -> None:
+    rng = np.random.default_rng(3)
+    weight = rng.normal(size=(8, 12)) * np.repeat([0.1, 3.0], 4)[:, None]
+    entries = np.stack([palette.table(part.reshape(-1), np.ones(48), 8) for part in (weight[:4], weight[4:])])
+    found = palette.looked_up(palette.nearest(weight, entries), entries)
+    for rows, table in ((slice(4), entries[0]), (slice(4, 8), entries[1])):
+        np.testing.assert_array_equal(found[rows], table[palette.nearest(weight[rows], table)])
+    second = np.cov(rng.normal(size=(12, 200)) + rng.normal(size=200))[None]
+    closer = palette.looked_up(palette.second_order(weight[None], entries, second)[0], entries)
+    assert rounding.output_error(weight[None], closer[None], second).sum() < rounding.output_error(weight[None], found[None], second).sum()

@@ -61,3 +61,32 @@ def test_infinite_masks_and_shapes_are_named(tmp_path: Path) -> None:
     found = hazards.hazards(package.read(packages.write(tmp_path / "m.mlpackage", data)), [{"x": np.zeros((1, 1, 1, 1, 1, 2), np.float32)}])
     kinds = {(h.kind, h.layer) for h in found}
     assert {("infinite constant", "mask"), ("infinity", "masked"), ("rank", "masked"), ("dimension", "wide")} <= kinds
+
+
+def test_a_small_difference_of_large_values_is_named(tmp_path: Path) -> None:
+    """The variance as the mean of squares less the square of the mean: of a mean of 30, little is left of a variance of 1."""
+    named, op, literal = packages.named, packages.operation, packages.literal
+    over = {"axes": literal(np.array([0], np.int32)), "keep_dims": literal(np.bool_(True))}
+    steps = [
+        op("square", "squares", {"x": "x"}, [named("q", "float32", (64,))]),
+        op("reduce_mean", "of_squares", {"x": "q", **over}, [named("a", "float32", (1,))]),
+        op("reduce_mean", "middle", {"x": "x", **over}, [named("m", "float32", (1,))]),
+        op("square", "of_mean", {"x": "m"}, [named("b", "float32", (1,))]),
+        op("sub", "variance", {"x": "a", "y": "b"}, [named("y", "float32", (1,))]),
+    ]
+    made = package.read(
+        packages.write(tmp_path / "m.mlpackage", packages.model({"x": ("float32", (64,))}, {"y": "float32"}, packages.block(steps, ["y"])))
+    )
+    spread = np.linspace(-1, 1, 64, dtype=np.float32)
+    (found,) = hazards.hazards(made, [{"x": spread + 30}])
+    assert (found.kind, found.layer) == ("cancellation", "variance") and found.value == pytest.approx(float(spread.var()), rel=1e-2)
+    assert hazards.hazards(made, [{"x": spread + 2}]) == ()
+
+
+def test_large_angles_are_named(tmp_path: Path) -> None:
+    steps = [packages.operation("sin", "wave", {"x": "x"}, [packages.named("y", "float32", (3,))])]
+    data = packages.model({"x": ("float32", (3,))}, {"y": "float32"}, packages.block(steps, ["y"]))
+    made = package.read(packages.write(tmp_path / "m.mlpackage", data))
+    (found,) = hazards.hazards(made, [{"x": np.array([1, 2, 900], np.float32)}])
+    assert (found.kind, found.layer, found.value) == ("phase", "wave", 900)
+    assert hazards.hazards(made, [{"x": np.array([1, 2, 30], np.float32)}]) == ()

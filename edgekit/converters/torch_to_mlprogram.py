@@ -45,6 +45,7 @@ def _exported(model: Model) -> Any:
         program = torch.export.export(flat_module(program, program.module()), example_tensors(model))
     program = program.run_decompositions({})
     _name_by_layer(program)
+    _divide(program)
     outputs = [ct.TensorType(name=f"edgekit_output_{i}") for i in range(len(model.signature.outputs))]
     return ct.convert(program, outputs=outputs, **_mlprogram_result.settings())
 
@@ -69,6 +70,15 @@ def _name_by_layer(program: Any) -> None:
         layer = layer_of(node)
         if node.op == "call_function" and node.name not in ends and layer != node.name:
             node._rename(mlprogram_write.identifier(layer))
+
+
+def _divide(program: Any) -> None:
+    """Write 1 / x as a division: coremltools would make it an `inverse` of x + 1e-4."""
+    import torch
+
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.aten.reciprocal.default:
+            node.target, node.args = torch.ops.aten.div.Tensor, (1.0, *node.args)
 
 
 def _blame(model: Model, error: Exception) -> str:

@@ -94,6 +94,16 @@ def _by_data(layer: Layer, plain: Rounded, seen: Split, wanted: Split, bits: int
     return dataclasses.replace(plain, integers=settled.reshape(plain.integers.shape))
 
 
+def toward(layer: Layer, seen: Split, wanted: Split) -> Array:
+    """The weights [groups, outputs / groups, k] to round toward: those that make up for what earlier layers lost, as far as held-out samples
+    agree; the layer's own where `seen` holds no cross moments.
+    """
+    import numpy as np
+
+    floor = ROUND_OFF * float(np.trace(seen[0].second, axis1=1, axis2=2).max()) / layer.weight.shape[1]
+    return _goal(layer, _both(seen), _both(wanted), _best_goal(layer, seen, wanted, floor), floor)
+
+
 def _best_goal(layer: Layer, seen: Split, wanted: Split, floor: float) -> float | None:
     """The damping with which `_goal` from the samples that teach does best on those held out; None where the layer's own weights do."""
     if seen[0].cross is None:

@@ -78,9 +78,11 @@ def moments(columns: Array, wanted: Array | None = None, *, second: bool = True)
     if count == 0:
         raise ValueError("moments of no samples")
     read = columns if second else columns[:, :, :0]
-    cross = None if wanted is None or not second else np.matmul(wanted.transpose(0, 2, 1), read).astype(np.float64) / count
     square = np.matmul(read.transpose(0, 2, 1), read).astype(np.float64) / count
-    return Moments(count, columns.mean(axis=1, dtype=np.float64), square, cross)
+    if wanted is None or not second:
+        return Moments(count, columns.mean(axis=1, dtype=np.float64), square)
+    apart = np.matmul((wanted - columns).transpose(0, 2, 1), read).astype(np.float64) / count  # alone: lost in the sum, where it is small
+    return Moments(count, columns.mean(axis=1, dtype=np.float64), square, square + apart)
 
 
 def merge(first: Moments | None, second: Moments) -> Moments:

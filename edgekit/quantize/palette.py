@@ -58,10 +58,22 @@ def _best(mass: Array, first: Array, second: Array, count: int) -> Array:
 
 
 def nearest(values: Array, entries: Array) -> Array:
-    """Index of the entry of the ascending table `entries` that each value is nearest to, int64 of the same shape."""
+    """Index of the entry that each value is nearest to, int64 of the same shape. `entries` is one ascending table, or [tables, count], of which
+    each serves an equal stretch of the values in their order (groups of outputs of [outputs, k]).
+    """
     import numpy as np
 
-    found: Array = np.searchsorted((entries[1:] + entries[:-1]) / 2, values)
+    parts, tables = values.reshape(len(np.atleast_2d(entries)), -1), np.atleast_2d(entries)
+    found = [np.searchsorted((row[1:] + row[:-1]) / 2, part) for part, row in zip(parts, tables, strict=True)]
+    return np.stack(found).reshape(values.shape)
+
+
+def looked_up(indices: Array, entries: Array) -> Array:
+    """The values that indices stand for, with tables as in `nearest`."""
+    import numpy as np
+
+    tables = np.atleast_2d(entries)
+    found: Array = np.take_along_axis(tables, indices.reshape(len(tables), -1), 1).reshape(indices.shape)
     return found
 
 
@@ -69,7 +81,8 @@ def second_order(weight: Array, entries: Array, second: Array) -> Array:
     """Indices, int64 [groups, outputs / groups, k], that keep a layer's outputs closest: each column takes its nearest entries, and its
     error is spread over the columns still open by the inverse second moment (Frantar et al. 2022, «GPTQ»).
 
-    `second` is float64 [groups, k, k], positive definite. Per output the result is never worse on `second` than the nearest entries.
+    `second` is float64 [groups, k, k], positive definite; `entries` as in `nearest`. Per output the result is never worse on `second` than
+    the nearest entries.
     """
     import numpy as np
 
@@ -80,7 +93,7 @@ def second_order(weight: Array, entries: Array, second: Array) -> Array:
     spread = _spread(np.take_along_axis(weight, order[:, None, :], 2), entries, inverse_factor(sorted_second))
     found = np.take_along_axis(spread, np.argsort(order, axis=1, kind="stable")[:, None, :], 2)
     plain = nearest(weight, entries)
-    better = output_error(weight, entries[found], second) < output_error(weight, entries[plain], second)
+    better = output_error(weight, looked_up(found, entries), second) < output_error(weight, looked_up(plain, entries), second)
     return np.where(better.reshape(weight.shape[0], -1, 1), found, plain)
 
 
@@ -94,7 +107,7 @@ def _spread(weight: Array, entries: Array, factor: Array) -> Array:
         for j in range(start, end):
             column = rest[:, :, j]
             indices[:, :, j] = nearest(column, entries)
-            errors[:, :, j - start] = (column - entries[indices[:, :, j]]) / factor[:, j, j][:, None]
+            errors[:, :, j - start] = (column - looked_up(indices[:, :, j], entries)) / factor[:, j, j][:, None]
             rest[:, :, j + 1 : end] -= errors[:, :, j - start, None] * factor[:, None, j, j + 1 : end]
         rest[:, :, end:] -= np.matmul(errors, factor[:, start:end, end:])
     return indices

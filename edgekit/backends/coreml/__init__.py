@@ -13,8 +13,9 @@ name = "coreml"
 takes_images = True
 enumerates_shapes = True
 accepts = ("mlprogram",)
-precisions = ("fp32", "fp16", "w8", "w8a8", "p8", "p6", "p4")
-"""`w8`: 8-bit linear weights; `p8`, `p6`, `p4`: weights from tables of 256, 64 and 16 values; all of them compute in half precision."""
+precisions = ("fp32", "fp16", "w8", "w8a8", "p8", "p6", "p4", "w4", "s50", "s75", "s50-w8", "s50-p6")
+"""`w8`: 8-bit linear weights; `p8`, `p6`, `p4`: weights from tables of 256, 64 and 16 values; `w4`: 4-bit steps with a scale for
+each block of inputs; `s50`, `s75`: that share of the weights is zero and not stored; all of them compute in half precision."""
 
 
 def own_precision(model: Model) -> str | None:

@@ -37,7 +37,19 @@ RECIPES = {
     "p8": Recipe(8, table=True),
     "p6": Recipe(6, table=True),
     "p4": Recipe(4, table=True),
+    "w4": Recipe(4, grouped=True),
+    "s50": Recipe(16, sparsity=0.5),
+    "s75": Recipe(16, sparsity=0.75),
+    "s50-w8": Recipe(8, sparsity=0.5),
+    "s50-p6": Recipe(6, table=True, sparsity=0.5),
 }
+TABLES = frozenset(("constexpr_lut_to_dense", "constexpr_lut_to_sparse"))
+PLAIN = frozenset(("constexpr_cast", "constexpr_sparse_to_dense"))
+"""Weights behind these have as many digits as they say: pruned ones, and halves that become single."""
+WHOLE = frozenset(("w8",))
+"""Precisions, by how their names begin, whose layers all have 8-bit steps."""
+GROUPED_SINCE = "iOS18"
+"""From here on a layer may have a table for each group of its outputs."""
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
@@ -57,15 +69,15 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
 
 
 def own_precision(model: Model) -> str | None:
-    """The precision of a package that is no longer float32, None for a float32 one."""
+    """The precision of a package that is no longer float32, None for a float32 one. Of pruned weights it names how the others are stored."""
     operations = mlprogram.package_of(model).program.block.operations
     types = {operation.type for operation in operations}
     if "quantize" in types:
         return "w8a8"
-    tables = [_table_bits(operation, operations) for operation in operations if operation.type == "constexpr_lut_to_dense"]
+    tables = [_table_bits(operation, operations) for operation in operations if operation.type in TABLES]
     if tables:
         return f"p{min(tables)}"
-    if any(kind.startswith("constexpr_") for kind in types):
+    if any(kind.startswith("constexpr_") and kind not in PLAIN for kind in types):
         return "w8"
     halves = any(output.type.dtype == "float16" for operation in operations if operation.type != "const" for output in operation.outputs)
     return "fp16" if halves else None
@@ -88,6 +100,11 @@ class _Source:
     def deployment(self) -> str:
         """The oldest system that the package must run on."""
         return str(self.context.target.options.get("deployment", "iOS16"))
+
+    @property
+    def grouped(self) -> bool:
+        """Whether that system takes several tables a layer."""
+        return self.deployment >= GROUPED_SINCE
 
     @property
     def folder(self) -> Path:
@@ -131,11 +148,12 @@ class _Source:
 
     def rounded(self, candidate: Candidate, kept: frozenset[str], told: tuple[str, ...]) -> Artifact:
         """One package that computes in half precision, but for the operators `kept`."""
-        recipe = dataclasses.replace(RECIPES[candidate.precision], method=candidate.rounding, kept=kept)
+        recipe = RECIPES[candidate.precision]
+        recipe = dataclasses.replace(recipe, method=candidate.rounding, kept=kept, grouped=recipe.grouped or (recipe.table and self.grouped))
         grids = self.grids() if candidate.precision == "w8a8" else {}
         stored, method = rounding.round_program(self.legal.plan, self.samples, recipe, grids, self.context.progress)
         made = program.half(self.folder, self.deployment, stored, self.legal.changed, kept)
-        if any(item.integers is not None for item in stored) or grids:
+        if any(not item.half for item in stored) or grids:
             read = {item.layer.layer: grids[item.layer.input] for item in stored if item.layer.input in grids}
             made = program.compressed(made, self.deployment, stored, read)
         return self.finish(candidate, made, (*told, *_notices(stored, candidate, method)))
@@ -174,10 +192,13 @@ def _notices(stored: list[Stored], candidate: Candidate, method: str) -> tuple[s
     plain = (nearest,) if method != candidate.rounding else ()
     if candidate.precision == "fp16":
         return plain
-    small = sum(item.integers is None for item in stored)
-    few = sum(item.scales is not None for item in stored) if candidate.precision.startswith("p") else 0
+    small, pruned = sum(item.half for item in stored), [item for item in stored if item.mask is not None]
+    few = sum(item.scales is not None and item.mask is None and item.bits == 8 for item in stored) if candidate.precision[:2] not in WHOLE else 0
     told = [f"{small} of {len(stored)} layers have few weights, which stay in half precision"] if small else []
-    told += [f"{few} of {len(stored)} layers read few inputs: their weights have 8-bit steps in place of a table"] if few else []
+    told += [f"{few} of {len(stored)} layers read few inputs: their weights have 8-bit steps"] if few else []
+    if pruned:
+        zero = 1 - sum(item.mask.sum() for item in pruned if item.mask is not None) / sum(item.weight.size for item in pruned)
+        told.append(f"{zero:.0%} of the weights of {len(pruned)} of {len(stored)} layers became zero")
     return (*plain, *told)
 
 

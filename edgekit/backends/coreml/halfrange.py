@@ -15,6 +15,12 @@ from edgekit.virtual.coreml.plan import Plan, Step
 MASKED = 1e4
 """Stands for infinity in a mask: exp(-1e4) is 0 in half and in single precision."""
 MASKING = frozenset(("add", "mul", "select"))
+HEAVY = frozenset(("conv", "conv_transpose", "linear", "matmul", "einsum", "lstm", "gru", "rnn"))
+"""Linear and recurrent layers."""
+SMALL_COUNTS = {"log": "x", "rsqrt": "x", "sqrt": "x", "inverse": "x", "real_div": "y"}
+"""Operators, and their parameter whose values near zero make large or different results."""
+BEHIND = 4
+"""Operators in sequence that a small difference of large values is followed back."""
 SUFFIX = "_cast_fp16"
 
 
@@ -35,10 +41,14 @@ def prepare(package: Package, plan: Plan, samples: Sequence[Mapping[str, Any]]) 
     """Look for values that leave half precision's range on `samples` (tensors by the program's names)."""
     plan, changed, told = _finite_masks(plan, samples)
     arrays: list[Arrays] = [{name: value.numpy() for name, value in sample.items()} for sample in samples]
-    seen = hazards.hazards(package, arrays)
+    seen = hazards.hazards(package, arrays, plan, underflow_share=0.0)
     found = [item for item in seen if item.kind == "overflow" and item.output not in changed]
-    kept = _with_readers(plan, {item.output for item in found})
+    delicate = _delicate(plan)
+    lost = [item for item in seen if item.kind in ("cancellation", "phase") or (item.kind == "underflow" and item.output in delicate)]
+    kept = _with_readers(plan, {item.output for item in found}) | _behind(plan, {item.output for item in lost})
+    kept |= frozenset(name for item in lost if item.kind == "underflow" for name in delicate[item.output])
     notices = [f"{item.text}: kept in single precision, with the operators that read it" for item in found]
+    notices += [f"{item.text}: kept in single precision, with the operators that it is made by" for item in lost]
     infinite = frozenset(item.output for item in seen if item.kind in ("infinity", "nan", "infinite constant"))
     return Legal(plan, changed, kept, infinite, (*told, *notices))
 
@@ -92,6 +102,27 @@ def _same_outputs(first: Plan, second: Plan, samples: Sequence[Mapping[str, Any]
 
 def _with_readers(plan: Plan, results: set[str]) -> frozenset[str]:
     return frozenset(step.operation.name for step in plan.steps if results & (_results(step) | _reads(step)))
+
+
+def _behind(plan: Plan, results: set[str]) -> frozenset[str]:
+    """The operators that make results, and a few before them, but no linear layers: what those give is rounded, once for all that read it."""
+    wanted, found = dict.fromkeys(results, BEHIND), set()
+    for step in reversed(plan.steps):
+        left = max((wanted.get(name, -1) for name in _results(step)), default=-1)
+        if left >= 0 and step.operation.type not in HEAVY:
+            found.add(step.operation.name)
+            wanted |= {name: max(left - 1, wanted.get(name, -1)) for name in _reads(step)}
+    return frozenset(found)
+
+
+def _delicate(plan: Plan) -> dict[str, list[str]]:
+    """Results whose smallest values count, and the operators that read them: what is divided by, or taken the logarithm or a root of."""
+    found: dict[str, list[str]] = {}
+    for step in plan.steps:
+        for name in step.operation.inputs.get(SMALL_COUNTS.get(step.operation.type, ""), ()):
+            if isinstance(name, str):
+                found.setdefault(name, []).append(step.operation.name)
+    return found
 
 
 def _makers(plan: Plan, names: set[str]) -> frozenset[str]:

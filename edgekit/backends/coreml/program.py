@@ -133,38 +133,107 @@ def _compress(program: Any, operation: Any, item: Stored) -> None:
     name = f"{item.layer.name}_{item.layer.parameter}_stored"
     with program.functions["main"] as block:
         newer = block.opset_version.value >= mlprogram_write.coremltools().target.iOS18.value
-        make = _table if item.entries is not None else _steps
-        operation.set_inputs(**{item.layer.parameter: make(operation, item, name, newer)}, type_inference=False)
+        at = {"before_op": operation, "name": name}
+        if item.mask is not None:
+            made = _sparse(item, newer, at)
+        elif item.entries is not None:
+            made = _table(item, newer, at)
+        else:
+            made = _steps(item, newer, at)
+        operation.set_inputs(**{item.layer.parameter: made}, type_inference=False)
 
 
-def _steps(operation: Any, item: Stored, name: str, newer: bool) -> Any:
+def _steps(item: Stored, newer: bool, at: dict[str, Any]) -> Any:
     import numpy as np
 
     assert item.integers is not None and item.scales is not None
-    data, scales = item.integers.astype(np.int8), item.scales.astype(np.float16)
     if newer:
-        shape = [-1 if axis == item.layer.axis else 1 for axis in range(data.ndim)]
-        return _builder().constexpr_blockwise_shift_scale(data=data, scale=scales.reshape(shape), before_op=operation, name=name)
+        kind = _small(f"int{item.bits}") if item.bits < 8 else np.int8
+        return _builder().constexpr_blockwise_shift_scale(data=item.integers.astype(np.int8).astype(kind), scale=_scales(item), **at)
+    _refuse_newer(item.bits != 8, "4-bit steps")
     return _builder().constexpr_affine_dequantize(
-        quantized_data=data, zero_point=np.int8(0), scale=scales, axis=np.int32(item.layer.axis), before_op=operation, name=name
+        quantized_data=item.integers.astype(np.int8),
+        zero_point=np.int8(0),
+        scale=item.scales[:, 0].astype(np.float16),
+        axis=np.int32(item.layer.axis),
+        **at,
     )
 
 
-def _table(operation: Any, item: Stored, name: str, newer: bool) -> Any:
+def _scales(item: Stored) -> Any:
+    """Scales of [outputs, blocks of inputs] in the rank of the weight."""
+    import numpy as np
+
+    assert item.integers is not None and item.scales is not None
+    shape = [1] * item.integers.ndim
+    shape[item.layer.axis], shape[0 if item.layer.axis else 1] = item.scales.shape
+    return (item.scales.T if item.layer.axis else item.scales).astype(np.float16).reshape(shape)
+
+
+def _table(item: Stored, newer: bool, at: dict[str, Any]) -> Any:
     import numpy as np
 
     assert item.integers is not None and item.entries is not None
-    entries, bits = item.entries.astype(np.float16), int(np.log2(len(item.entries)))
+    bits = int(np.log2(item.entries.shape[1]))
     if newer:
-        from coremltools.converters.mil.mil import types
-
-        kind = types.nptype_from_builtin(types.string_to_builtin(f"uint{bits}"))
-        table = entries.reshape([1] * item.integers.ndim + [-1, 1])
-        return _builder().constexpr_lut_to_dense(indices=item.integers.astype(kind), lut=table, before_op=operation, name=name)
-    digits = np.unpackbits(item.integers.reshape(-1, 1).astype(np.uint8), axis=1, bitorder="little")[:, :bits]
-    packed = np.packbits(digits.reshape(-1), bitorder="little")
+        return _builder().constexpr_lut_to_dense(indices=item.integers.astype(_small(f"uint{bits}")), lut=_tables(item), **at)
+    _refuse_newer(len(item.entries) > 1, "several tables a layer")
     shape = np.array(item.integers.shape, np.uint32)
-    return _builder().constexpr_lut_to_dense(indices=packed, lut=entries, shape=shape, before_op=operation, name=name)
+    return _builder().constexpr_lut_to_dense(indices=_packed(item.integers, bits), lut=item.entries[0].astype(np.float16), shape=shape, **at)
+
+
+def _tables(item: Stored) -> Any:
+    """Tables of [groups, entries] as [..., groups along the outputs, ..., entries, 1]."""
+    import numpy as np
+
+    assert item.entries is not None and item.integers is not None
+    shape = [1] * item.integers.ndim
+    shape[item.layer.axis] = len(item.entries)
+    return item.entries.astype(np.float16).reshape([*shape, -1, 1])
+
+
+def _sparse(item: Stored, newer: bool, at: dict[str, Any]) -> Any:
+    """Only the values where the mask is set: half-precision ones, or from iOS 18 on integers or indices too."""
+    import numpy as np
+
+    assert item.mask is not None
+    if not newer:
+        _refuse_newer(item.integers is not None, "pruned weights with steps or tables")
+        shape = np.array(item.mask.shape, np.uint32)
+        values = item.weight[item.mask].astype(np.float16)
+        return _builder().constexpr_sparse_to_dense(nonzero_data=values, mask=_packed(item.mask, 1), shape=shape, **at)
+    mask, values = item.mask.astype(_small("uint1")), item.weight[item.mask].astype(np.float16)
+    if item.integers is not None:
+        inner = {**at, "name": f"{at['name']}_values"}
+        held = item.integers[item.mask]
+        if item.entries is not None:
+            indices = held.astype(_small(f"uint{int(np.log2(item.entries.shape[1]))}"))
+            mask, values = _builder().constexpr_lut_to_sparse(indices_mask=mask, indices_nonzero_data=indices, lut=_tables(item), **inner)
+        else:
+            steps = {"nonzero_data": held.astype(np.int8), "scale": _scales(item)}
+            mask, values = _builder().constexpr_sparse_blockwise_shift_scale(data_mask=mask, **steps, **inner)
+    return _builder().constexpr_sparse_to_dense(nonzero_data=values, mask=mask, **at)
+
+
+def _packed(values: Array, bits: int) -> Array:
+    """Unsigned integers as a stream of `bits` each, from the least significant bit of every byte on."""
+    import numpy as np
+
+    digits = np.unpackbits(values.reshape(-1, 1).astype(np.uint8), axis=1, bitorder="little")[:, :bits]
+    return np.packbits(digits.reshape(-1), bitorder="little")
+
+
+def _small(name: str) -> Any:
+    """The numpy type by which coremltools knows integers of less than 8 bits."""
+    mlprogram_write.coremltools()
+    from coremltools.converters.mil.mil import types
+
+    return types.nptype_from_builtin(types.string_to_builtin(name))
+
+
+def _refuse_newer(asked: bool, what: str) -> None:
+    if asked:
+        raise ConversionError(f"{what} need iOS 18 or macOS 15", "use the target ios18-coreml or macos15-coreml")
 
 
 def _quantize_input(program: Any, operation: Any, chosen: Affine, made: dict[str, Any]) -> None:

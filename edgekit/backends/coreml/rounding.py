@@ -8,22 +8,18 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgekit.backends.coreml import layers, stream
+from edgekit.backends.coreml import layers, stream, tables
+from edgekit.backends.coreml.halves import both, half, to_half
 from edgekit.backends.coreml.layers import MilLayer
-from edgekit.backends.coreml.stream import Split, Twins
+from edgekit.backends.coreml.stream import Twins
 from edgekit.progress import Progress, silent
-from edgekit.quantize import grid, palette, rounding
-from edgekit.quantize.layer import correct_bias, round_layer
-from edgekit.quantize.moments import Layer, Moments, merge
+from edgekit.quantize import grid, palette, pruning, rounding
+from edgekit.quantize.gathering import Split
+from edgekit.quantize.layer import correct_bias, round_layer, toward
+from edgekit.quantize.moments import Layer
 from edgekit.tensors import Array
 from edgekit.virtual.coreml.plan import Plan
 
-HALF_DIGITS = 10
-HALF_LEAST_EXPONENT = -14
-DAMPING = 0.01
-"""Of the moments that half precision is rounded by: steps are so small that few samples are enough."""
-
-PALETTE_DAMPING = 0.1
 LEAST_SCALE = 2.0**-24
 """The smallest half-precision number: scales are stored as such."""
 SMALLEST = 2048
@@ -32,13 +28,17 @@ SMALLEST = 2048
 FEW_INPUTS = 32
 """Layers with fewer weights an output (depthwise, and the first one) have a table's error without its gain: they take 8-bit steps."""
 
+BLOCKS = (32, 16, 24, 40, 20, 12)
+"""Inputs that may share a scale in 4-bit steps, the best first."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
     """A layer as it will be stored. `weight` (in the program's layout) and `bias` are the real values.
 
-    `integers` with `scales` [outputs] (8-bit steps) or `entries` (a table's values, `integers` their indices) say how, both in the program's
-    layout; without them the weight is in half precision.
+    `integers` with `scales` [outputs, blocks] (steps of `bits`) or `entries` [tables, count] (tables' values, `integers` their indices) say how,
+    in the program's layout; without them the weight is in half precision. `mask`, of the same layout, says where a pruned weight is stored;
+    it is 0 elsewhere.
     """
 
     layer: MilLayer
@@ -47,16 +47,29 @@ class Stored:
     integers: Array | None = None
     scales: Array | None = None
     entries: Array | None = None
+    mask: Array | None = None
+    bits: int = 8
+
+    @property
+    def half(self) -> bool:
+        """Whether the weight is stored in half precision, every value of it."""
+        return self.integers is None and self.mask is None
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How to round: `bits` 8 for steps (`table` false), or 2 ** bits entries of a table; 16 for half precision. `method` as in a candidate."""
+    """How to round: `bits` 8 or 4 for steps (`table` false), or 2 ** bits entries of a table; 16 for half precision. `method` as in a candidate.
+
+    `grouped`: a table for each group of outputs, and scales for blocks of inputs (both from iOS 18 on), in place of one a layer and one an
+    output. `sparsity` is the share of weights that become zero.
+    """
 
     bits: int = 16
     table: bool = False
     method: str = "second-order"
     kept: frozenset[str] = frozenset()
+    grouped: bool = False
+    sparsity: float = 0.0
 
 
 def round_program(
@@ -95,7 +108,7 @@ def _rounded(
         if method != "nearest":
             twins.advance(layer.place, plan)
             columns = stream.count(linear.weight.shape[1], twins.samples)
-            split = tuple(twins.halves(layer, columns, rounded=rounded, second=method == "second-order" and rounded) for rounded in (True, False))  # type: ignore[assignment]
+            split = twins.halves(layer, columns, second=method == "second-order")
         made.append(_round(layer, linear, split, method, recipe, plan.steps[layer.place].constants[layer.parameter].shape))
         twins.change(layer, _constants(made[-1]))
     twins.advance(len(plan.steps), plan)
@@ -117,89 +130,64 @@ def _constants(stored: Stored) -> dict[str, Any]:
 
 def _round(layer: MilLayer, linear: Layer, split: tuple[Split, Split] | None, method: str, recipe: Recipe, shape: Sequence[int]) -> Stored:
     stored = tuple(int(size) for size in shape)
-    if recipe.bits == 16 or linear.weight.size < SMALLEST:
-        weight, moved = to_half(linear, split, method)
+    small = linear.weight.size < SMALLEST
+    if recipe.sparsity and not small and linear.weight.shape[1] >= FEW_INPUTS:
+        return _sparse(layer, linear, split, recipe, stored)
+    if recipe.bits == 16 or small:
+        seen, wanted = split or (None, None)
+        weight, moved = to_half(linear, seen, wanted, method)
         return Stored(layer, layer.from_matrix(weight, stored), moved)
     if recipe.table and linear.weight.shape[1] >= FEW_INPUTS:
-        indices, entries, moved = to_table(linear, split, method, recipe.bits)
-        weight = entries[indices].astype("float32")
+        indices, entries, moved = tables.to_table(linear, split, method, recipe.bits, tables.count(linear, recipe.bits) if recipe.grouped else 1)
+        weight = palette.looked_up(indices, entries).astype("float32")
         return Stored(layer, layer.from_matrix(weight, stored), moved, layer.from_matrix(indices, stored), entries=entries)
-    scales = _half(grid.weight_scales(linear.weight, floor=LEAST_SCALE))
-    rounded = round_layer(linear, *(split or ()), method=method, scales=scales)
-    weight = _half(rounded.weight).astype("float32")
-    moved = _half(rounded.bias).astype("float32")
-    return Stored(layer, layer.from_matrix(weight, stored), moved, layer.from_matrix(rounded.integers, stored), scales[:, 0])
+    return _steps(layer, linear, split, method, recipe, stored)
 
 
-def to_half(linear: Layer, split: tuple[Split, Split] | None, method: str) -> tuple[Array, Array]:
-    """Weights [outputs, k] and bias on half precision's grid. By data, weights and bias are rounded as one matrix that reads [x, 1]."""
+def _steps(layer: MilLayer, linear: Layer, split: tuple[Split, Split] | None, method: str, recipe: Recipe, shape: tuple[int, ...]) -> Stored:
+    """Integers times scales: 8 bits and a scale an output, or 4 bits and a scale for each block of an output's inputs."""
+    block = _block(linear, shape) if recipe.bits == 4 else 0
+    bits = recipe.bits if block else 8
+    parts = linear.weight.reshape(-1, block or linear.weight.shape[1])
+    scales = half(grid.weight_scales(parts, bits=bits, floor=LEAST_SCALE)).reshape(linear.weight.shape)
+    rounded = round_layer(linear, *(split or ()), method=method, bits=bits, scales=scales)
+    weight, moved = (half(values).astype("float32") for values in (rounded.weight, rounded.bias))
+    each = scales[:, :: block or scales.shape[1]]
+    return Stored(layer, layer.from_matrix(weight, shape), moved, layer.from_matrix(rounded.integers, shape), each, bits=bits)
+
+
+def _block(linear: Layer, shape: Sequence[int]) -> int:
+    """Inputs that share a scale in 4 bits: as many as divide them; 0 where 4-bit steps do not pay, or a kernel has taps beside one another."""
+    k = linear.weight.shape[1]
+    return next((size for size in BLOCKS if k % size == 0), 0) if k >= FEW_INPUTS and max(shape[2:], default=1) == 1 else 0
+
+
+def _sparse(layer: MilLayer, linear: Layer, split: tuple[Split, Split] | None, recipe: Recipe, shape: tuple[int, ...]) -> Stored:
+    """Weights of which a share is zero, the others in half precision, 8-bit steps or a table; the bias takes back the mean error."""
     import numpy as np
 
-    wanted_bias = linear.bias.astype(np.float64)
-    if split is not None:
-        wanted_bias = correct_bias(linear, linear.weight.astype(np.float64), split[0], split[1], linear.bias)
-    plain = _half(np.concatenate([linear.weight, wanted_bias[:, None]], axis=1))
-    if split is None or method != "second-order":
-        return plain[:, :-1].astype(np.float32), plain[:, -1].astype(np.float32)
-    shape = (linear.groups, -1, plain.shape[1])
-    exact = np.concatenate([linear.weight.astype(np.float64), wanted_bias[:, None]], axis=1).reshape(shape)
-    steps = half_steps(exact)
-    teach, judge = (_with_one(part, DAMPING) for part in split[0])
-    found = _half(rounding.second_order(exact, steps, teach, bits=HALF_DIGITS + 3) * steps)
-    better = rounding.output_error(exact, found, judge) < rounding.output_error(exact, plain.reshape(shape), judge)
-    chosen = np.where(better[:, None], found.reshape(plain.shape), plain)
-    return chosen[:, :-1].astype(np.float32), chosen[:, -1].astype(np.float32)
+    pruned = _pruned(linear, split, recipe)
+    mask, weight = pruned != 0, half(pruned)
+    integers, scales, entries = None, None, None
+    if recipe.table:
+        entries = tables.best(pruned[mask], np.ones(int(mask.sum())), recipe.bits)[None]
+        integers = np.where(mask, palette.nearest(pruned, entries), 0)
+        weight = np.where(mask, palette.looked_up(integers, entries), 0.0)
+    elif recipe.bits == 8:
+        steps = half(grid.weight_scales(pruned, floor=LEAST_SCALE))
+        integers, scales = grid.nearest(pruned, steps), steps[:, :1]
+        weight = half(integers * steps)
+    moved = correct_bias(linear, weight, *split, linear.bias) if split else linear.bias
+    laid = [None if part is None else layer.from_matrix(part, shape) for part in (weight.astype(np.float32), integers, mask)]
+    assert laid[0] is not None
+    return Stored(layer, laid[0], half(moved).astype(np.float32), laid[1], scales, entries, laid[2])
 
 
-def to_table(linear: Layer, split: tuple[Split, Split] | None, method: str, bits: int) -> tuple[Array, Array, Array]:
-    """Indices [outputs, k], the ascending table (float64, on half precision's grid), and the bias."""
+def _pruned(linear: Layer, split: tuple[Split, Split] | None, recipe: Recipe) -> Array:
+    """The weight [outputs, k], float64, with a share of it zero."""
     import numpy as np
 
-    weight = linear.weight.astype(np.float64)
-    matter = np.ones_like(weight)
-    by_data = split is not None and method == "second-order"
-    if by_data:
-        power = np.diagonal(_both(split[0]).covariance, axis1=1, axis2=2)  # type: ignore[index]  # by_data says that it is there
-        matter = np.repeat(power, len(weight) // linear.groups, axis=0)
-    entries = np.unique(_half(palette.table(weight.reshape(-1), matter.reshape(-1), 2**bits)))
-    entries = np.concatenate([entries, np.full(2**bits - len(entries), entries[-1])])
-    indices = palette.nearest(weight, entries)
-    if split is None or method == "nearest":
-        return indices, entries, _half(linear.bias).astype(np.float32)
-    if by_data:
-        second = rounding.damped(_both(split[0]).covariance, PALETTE_DAMPING)
-        indices = palette.second_order(weight.reshape(linear.groups, -1, weight.shape[1]), entries, second).reshape(weight.shape)
-    moved = correct_bias(linear, entries[indices], split[0], split[1], linear.bias)
-    return indices, entries, _half(moved).astype(np.float32)
-
-
-def half_steps(values: Array) -> Array:
-    """The distance of neighbors in half precision around each value (IEEE 754: 10 digits, least exponent -14)."""
-    import numpy as np
-
-    exponent = np.floor(np.log2(np.maximum(np.abs(values), 2.0**HALF_LEAST_EXPONENT)))
-    found: Array = np.exp2(np.maximum(exponent, HALF_LEAST_EXPONENT) - HALF_DIGITS)
-    return found
-
-
-def _half(values: Array) -> Array:
-    import numpy as np
-
-    return values.astype(np.float16).astype(np.float64)
-
-
-def _with_one(seen: Moments, damping: float) -> Array:
-    """Second moments of [x, 1], float64 [groups, k + 1, k + 1], with those of x damped."""
-    import numpy as np
-
-    groups, k = seen.mean.shape
-    out = np.ones((groups, k + 1, k + 1))
-    floor = damping * float(np.trace(seen.covariance, axis1=1, axis2=2).mean()) / k * 1e-3
-    out[:, :k, :k] = rounding.damped(seen.covariance, damping, floor) + seen.mean[:, :, None] * seen.mean[:, None, :]
-    out[:, :k, k] = out[:, k, :k] = seen.mean
-    out[:, k, k] = 1 + 1e-9
-    return out
-
-
-def _both(halves: Split) -> Moments:
-    return halves[0] if halves[0] is halves[1] else merge(*halves)
+    if split is None or recipe.method != "second-order":
+        return pruning.by_magnitude(linear.grouped, recipe.sparsity).reshape(linear.weight.shape).astype(np.float64)
+    second = rounding.damped(both(split[0]).covariance, tables.DAMPING)
+    return pruning.second_order(toward(linear, *split), second, recipe.sparsity).reshape(linear.weight.shape)

@@ -8,7 +8,8 @@ from typing import Any
 
 from edgekit.backends.coreml import layers
 from edgekit.backends.coreml.layers import MilLayer
-from edgekit.quantize.moments import Moments, moments
+from edgekit.quantize.gathering import Split
+from edgekit.quantize.moments import moments
 from edgekit.tensors import Array
 from edgekit.virtual.coreml import interpreter
 from edgekit.virtual.coreml.plan import Plan
@@ -21,9 +22,6 @@ HELD_OUT = 4
 
 MEMORY_BYTES = 600_000_000
 """Live activations of both programs over all samples; fewer samples are used where they would take more."""
-
-Split = tuple[Moments, Moments]
-
 
 class Twins:
     """Both programs at one place. `half` rounds every result of the rounded one to half precision, but those of the operators `kept`."""
@@ -49,17 +47,24 @@ class Twins:
                     self._round(self.steps[at], values)
         self._place = place
 
-    def halves(self, layer: MilLayer, count: int, *, rounded: bool, second: bool) -> Split:
-        """Moments of what a layer reads, on the samples that teach and on those that judge (the same where there is but one kind)."""
+    def halves(self, layer: MilLayer, count: int, *, second: bool) -> tuple[Split, Split]:
+        """Moments of what a layer reads in the rounded program and in the float one at the same places, each on the samples that teach and on
+        those that judge (the same where there is but one kind).
+        """
         import numpy as np
 
-        held: dict[bool, list[Array]] = {False: [], True: []}
-        for number, values in enumerate(self._rounded if rounded else self._float):
-            read = self._through[layer.place](values[layer.input]) if rounded and layer.place in self._through else values[layer.input]
-            held[number % HELD_OUT == HELD_OUT - 1].append(layers.columns(layer, self.steps[layer.place], read.float().numpy(), count, seed=number))
-        teach, judge = (moments(np.concatenate(part, axis=1), second=second) if part else None for part in (held[False], held[True]))
-        assert teach is not None
-        return teach, judge or teach
+        held: dict[bool, list[tuple[Array, Array]]] = {False: [], True: []}
+        for number in range(self.samples):
+            read, wanted = self._rounded[number][layer.input], self._float[number][layer.input]
+            read = self._through[layer.place](read) if layer.place in self._through else read
+            pair = [layers.columns(layer, self.steps[layer.place], value.float().numpy(), count, seed=number) for value in (read, wanted)]
+            held[number % HELD_OUT == HELD_OUT - 1].append((pair[0], pair[1]))
+        halves = []
+        for pairs in (held[False], held[True] or held[False]):
+            read, wanted = (np.concatenate(part, axis=1) for part in zip(*pairs, strict=True))
+            halves.append((moments(read, wanted, second=second), moments(wanted, second=False)))
+        (teach, judge) = halves if held[True] else (halves[0], halves[0])
+        return (teach[0], judge[0]), (teach[1], judge[1])
 
     def change(self, layer: MilLayer, constants: Mapping[str, Any]) -> None:
         """Give the rounded program other constants at a layer that it has not run yet."""

@@ -14,20 +14,29 @@ import msgspec
 from edgekit.tensors import Arrays
 from edgekit.virtual.coreml import spec
 from edgekit.virtual.coreml.package import Package
+from edgekit.virtual.coreml.plan import Plan
 from edgekit.virtual.coreml.session import Session
 
 HALF_MAX = 65504.0
 HALF_SMALLEST_NORMAL = 2.0**-14
 NEURAL_ENGINE_RANK = 5
 NEURAL_ENGINE_SIZE = 16384
+CANCELLED = 2.0**-6
+"""A sum or difference is reported when it is that much smaller than what it is made of, in root mean square: of 11 digits 5 are left."""
+PHASE = 32.0
+"""Half precision's steps are 1/32 from here on."""
 UNDERFLOW_SHARE = 0.01
 """An operator is reported when more than this share of its non-zero values is below the smallest normal number."""
+
+Size = tuple[float, float]
 
 WORDS = {
     "overflow": "finite values above 65504, which half precision stores as infinity",
     "infinity": "infinite values",
     "nan": "values that are not numbers",
     "underflow": "values below the smallest normal half, which lose digits or become 0",
+    "cancellation": "a small difference of large values, whose digits half precision has lost before",
+    "phase": "an angle so large that half precision rounds it by more than a hundredth",
     "infinite constant": "a constant with infinite values, as attention masks have; a finite one such as -10000 is safe in half precision",
     "rank": "more than 5 axes, which the neural engine refuses",
     "dimension": "an axis longer than 16384, which the neural engine refuses",
@@ -57,22 +66,34 @@ class Hazard(msgspec.Struct, frozen=True):
         return f"{self.operator} {self.layer}: {WORDS[self.kind]}; {self.value:g}{share}"
 
 
-def hazards(package: Package, samples: Iterable[Arrays]) -> tuple[Hazard, ...]:
-    """What a program's shapes, constants and values on `samples` put at risk, in the program's order, one finding per kind and operator result."""
+def hazards(
+    package: Package, samples: Iterable[Arrays], plan: Plan | None = None, underflow_share: float = UNDERFLOW_SHARE
+) -> tuple[Hazard, ...]:
+    """What a program's shapes, constants and values on `samples` put at risk, in the program's order, one finding per kind and operator result.
+
+    `plan` is run in place of the package's own: the same operators with other constants. An underflow is found from `underflow_share` on.
+    """
+    import numpy as np
+    import torch
+
     found: dict[tuple[str, str], Hazard] = {}
     for item in (*_shapes(package.program.block), *_infinite_constants(package)):
         found[item.kind, item.output] = item
 
+    sizes: dict[str, Size] = {}
+
     def tap(operation: spec.Operation, output: spec.Named, computed: Any, stored: Any) -> None:
         del stored
-        for item in _values(operation, output, computed):
+        for item in (*_values(operation, output, computed), *_digits(operation, output, computed, sizes)):
             earlier = found.get((item.kind, item.output))
             found[item.kind, item.output] = item if earlier is None else _merged(earlier, item)
 
-    session = Session(package, tap)
+    session = Session(package, tap, plan)
     for sample in samples:
+        sizes.clear()
+        sizes |= {name: _size(torch.from_numpy(np.asarray(value, np.float64))) for name, value in sample.items()}
         session.run(sample)
-    merged = [item for item in found.values() if item.kind != "underflow" or item.count > UNDERFLOW_SHARE * item.total]
+    merged = [item for item in found.values() if item.kind != "underflow" or item.count > underflow_share * item.total]
     return tuple(item for item in merged if item.count or item.kind in ("rank", "dimension"))
 
 
@@ -97,6 +118,34 @@ def _values(operation: spec.Operation, output: spec.Named, computed: Any) -> lis
         "underflow": small,
     }
     return [_hazard(kind, operation, output, computed, mask) for kind, mask in masks.items()]
+
+
+def _digits(operation: spec.Operation, output: spec.Named, computed: Any, seen: dict[str, Size]) -> list[Hazard]:
+    """Findings of results that need more digits of their operands than half precision has; `seen` are sizes by name, the result's is added."""
+    import torch
+
+    if not isinstance(computed, torch.Tensor) or not computed.is_floating_point():
+        return []
+    read = [seen[name] for bound in operation.inputs.values() for name in bound if isinstance(name, str) and name in seen]
+    seen[output.name] = made = _size(computed)
+    usual, largest = (max((size[i] for size in read), default=0.0) for i in (0, 1))
+    kind, value = "", largest
+    if operation.type in ("add", "sub") and 0 < made[0] < CANCELLED * usual < float("inf"):
+        kind, value = "cancellation", made[0]
+    elif operation.type in ("sin", "cos", "tan") and PHASE < largest < float("inf"):
+        kind = "phase"
+    total = computed.numel()
+    return [Hazard(kind, operation.type, operation.name, output.name, output.type.dtype, value, total, total)] if kind else []
+
+
+def _size(values: Any) -> Size:
+    """Root mean square and largest magnitude."""
+    import torch
+
+    if not values.numel():
+        return 0.0, 0.0
+    norms = [float(torch.linalg.vector_norm(values, order, dtype=torch.float64)) for order in (2, float("inf"))]
+    return norms[0] / float(values.numel()) ** 0.5, norms[1]
 
 
 def _hazard(kind: str, operation: spec.Operation, output: spec.Named, values: Any, mask: Any) -> Hazard:

@@ -10,18 +10,18 @@ from edgekit.tensors import Array, Arrays
 from edgekit.virtual.coreml import interpreter, spec
 from edgekit.virtual.coreml.constants import rounded
 from edgekit.virtual.coreml.package import Package
-from edgekit.virtual.coreml.plan import prepare
+from edgekit.virtual.coreml.plan import Plan, prepare
 
 
 class Session:
     """Runs one package. Constants are decoded once, when it is made; `tap` sees every operator's result.
 
-    States (iOS 18) start at zero and live as long as the session; `reset` clears them.
+    States (iOS 18) start at zero and live as long as the session; `reset` clears them. `plan` is one of the same interface to run instead.
     """
 
-    def __init__(self, package: Package, tap: interpreter.Tap | None = None) -> None:
+    def __init__(self, package: Package, tap: interpreter.Tap | None = None, plan: Plan | None = None) -> None:
         self._program = package.program
-        self._plan = prepare(package)
+        self._plan = plan or prepare(package)
         self._tap = tap
         self._states: dict[str, Any] = {}
         self.reset()
