@@ -148,12 +148,12 @@ def _steps(layer: MilLayer, linear: Layer, split: tuple[Split, Split] | None, me
     """Integers times scales: 8 bits and a scale an output, or 4 bits and a scale for each block of an output's inputs."""
     block = _block(linear, shape) if recipe.bits == 4 else 0
     bits = recipe.bits if block else 8
-    parts = linear.weight.reshape(-1, block or linear.weight.shape[1])
+    size = block or int(linear.weight.shape[1])
+    parts = linear.weight.reshape(-1, size)
     scales = half(grid.weight_scales(parts, bits=bits, floor=LEAST_SCALE)).reshape(linear.weight.shape)
     rounded = round_layer(linear, *(split or ()), method=method, bits=bits, scales=scales)
     weight, moved = (half(values).astype("float32") for values in (rounded.weight, rounded.bias))
-    each = scales[:, :: block or scales.shape[1]]
-    return Stored(layer, layer.from_matrix(weight, shape), moved, layer.from_matrix(rounded.integers, shape), each, bits=bits)
+    return Stored(layer, layer.from_matrix(weight, shape), moved, layer.from_matrix(rounded.integers, shape), scales[:, ::size], bits=bits)
 
 
 def _block(linear: Layer, shape: Sequence[int]) -> int:
