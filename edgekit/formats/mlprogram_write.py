@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,26 @@ from edgekit.formats._quiet import quiet
 
 AUTHOR = "com.apple.CoreML"
 
+UNUSED = ("executorch", "libsvm", "sklearn", "torchao", "transformers", "xgboost")
+"""Packages that coremltools imports where they are installed, for conversions that nothing here does: most of its import is theirs."""
+
+
 def coremltools() -> Any:
     """coremltools, imported without its talk. It takes seconds: only what writes packages needs it."""
-    with quiet():
+    with quiet(), _absent(UNUSED):
         return require("coremltools", extra="coreml", purpose="writing a Core ML package")
+
+
+@contextlib.contextmanager
+def _absent(names: Sequence[str]) -> Iterator[None]:
+    """Let imports of packages that are not imported yet fail, as if they were not installed."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None is how the import system marks what is not to be imported
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
 
 
 def identifier(name: str) -> str:

@@ -66,7 +66,7 @@ def compressed(model: Any, deployment: str, stored: Sequence[Stored], grids: Map
     program = mlprogram_write.program_of(model)
     operations = _by_name(program)
     for item in stored:
-        if item.integers is not None:
+        if not item.half:
             _compress(program, operations[item.layer.layer], item)
     quantized: dict[str, Any] = {}
     for name, chosen in grids.items():
