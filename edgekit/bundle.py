@@ -49,12 +49,15 @@ class Bundle:
         return self._archive.read(name)
 
     def golden(self, kind: str, sample: int, tensor: int) -> Array:
-        """A golden tensor (`inputs`, `reference` or `host`) in the type it is stored in."""
+        """A golden tensor (`inputs`, `reference` or `host`) in the type it is stored in. Raises `BundleError` when it is another than stated."""
         import numpy as np
 
-        spec = golden_spec(self.manifest, kind, tensor)
-        data = self.read(golden_file(kind, sample, tensor))
-        return np.frombuffer(data, np.dtype(spec.dtype).newbyteorder("<")).reshape(spec.shape).astype(spec.dtype)
+        name = golden_file(kind, sample, tensor)
+        try:
+            spec = golden_spec(self.manifest, kind, tensor)
+            return np.frombuffer(self.read(name), np.dtype(spec.dtype).newbyteorder("<")).reshape(spec.shape).astype(spec.dtype)
+        except (IndexError, TypeError, ValueError) as error:
+            raise BundleError(f"{self.path.name}: {name} is not what the manifest says: {error}", _AGAIN) from error
 
     def extract(self, prefix: str, folder: Path) -> list[Path]:
         """Write the file `prefix`, or every file below the folder `prefix`, into `folder` under its last parts; the paths written."""

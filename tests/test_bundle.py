@@ -10,6 +10,7 @@ import pytest
 
 from edgekit import bundle
 from edgekit.errors import BundleError, UsageError
+from edgekit.tensors import Signature, TensorSpec
 from tests.manifests import manifest
 
 FILES: dict[str, Path | bytes] = {"artifact/m.tflite": b"weights" * 100, "golden/inputs/000-0.raw": b"\0" * 16, "trim/ops.txt": b"CONV_2D 3"}
@@ -126,3 +127,14 @@ def test_nothing_half_written_is_left(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot write"):
         bundle.write(tmp_path / "m.edgekit", manifest(), {"artifact/m.tflite": b"x"} | {"gone": tmp_path / "gone"})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (1, 5)])
+def test_a_golden_tensor_of_another_size_is_refused_by_name(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    signature = Signature((TensorSpec("x", shape, "float32"),), ())
+    bundle.write(tmp_path / "m.edgekit", manifest(source_signature=signature), FILES)
+    with bundle.open(tmp_path / "m.edgekit") as opened:
+        with pytest.raises(BundleError, match=r"golden/inputs/000-0.raw is not what the manifest says"):
+            opened.golden("inputs", 0, 0)
+        with pytest.raises(BundleError, match="not what the manifest says"):
+            opened.golden("inputs", 0, 1)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from edgekit.bundle import Bundle
 from edgekit.embed import build_files, c_interface, c_text
-from edgekit.errors import BundleError, UsageError
-from edgekit.manifest import Manifest, golden_file, golden_spec
-from edgekit.tensors import Arrays, quantize, read_raw
+from edgekit.errors import UsageError
+from edgekit.manifest import Manifest
+from edgekit.tensors import Arrays, quantize
 
 KIND = "C library"
 DEFAULT_NAME = "model"
@@ -62,17 +62,9 @@ def golden(opened: Bundle) -> list[tuple[Arrays, Arrays]]:
 
 
 def _tensors(opened: Bundle, kind: str, sample: int) -> Arrays:
-    manifest, found = opened.manifest, {}
-    specs = manifest.signature.inputs if kind == "inputs" else manifest.signature.outputs
-    with tempfile.TemporaryDirectory(prefix="edgekit-embed-") as scratch:
-        for index in range(len(specs)):
-            spec, path = golden_spec(manifest, kind, index), Path(scratch, "tensor")
-            path.write_bytes(opened.read(golden_file(kind, sample, index)))
-            try:
-                found[spec.name] = read_raw(path, spec)
-            except ValueError as error:
-                raise BundleError(f"{opened.path.name}: {golden_file(kind, sample, index)}: {error}") from error
-    return found
+    signature = opened.manifest.signature
+    specs = signature.inputs if kind == "inputs" else signature.outputs
+    return {spec.name: opened.golden(kind, sample, index) for index, spec in enumerate(specs)}
 
 
 def _take(files: Sequence[Path], folder: Path, name: str) -> None:
