@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from edgekit import converters, formats, parity
-from edgekit.errors import ConversionError, EdgekitError
+from edgekit.errors import ConversionError, EdgekitError, MissingPackageError
 from edgekit.formats import Model, Session
 from edgekit.parity import OutputParity
 from edgekit.progress import Progress
@@ -31,11 +33,32 @@ def convert(
     if not route:
         return source, ()
     expected = reference(samples)
+    try:
+        return _along(route, source, expected, samples, tolerance, work, progress)
+    except ConversionError as error:
+        other = converters.detour(source.format, accepts)
+        if not other:
+            raise
+        with contextlib.suppress(ConversionError, MissingPackageError):  # what stopped the shortest way is then what to say
+            model, names = _along(other, source, expected, samples, tolerance, work, progress)
+            return dataclasses.replace(model, notices=(*model.notices, f"converted by a longer way, for the shortest fails: {error.message}")), names
+        raise
+
+
+def _along(
+    route: Sequence[ModuleType],
+    source: Model,
+    expected: Sequence[Arrays],
+    samples: Sequence[Arrays],
+    tolerance: Tolerance,
+    work: Path,
+    progress: Progress,
+) -> tuple[Model, tuple[str, ...]]:
     model, names = source, []
     for number, converter in enumerate(route):
         name = f"{model.format} → {converter.RESULT}"
         progress(number, len(route), f"converting {name}")
-        folder = work / f"hop-{number}"
+        folder = work / f"hop-{number}-of-{len(route)}"
         folder.mkdir()
         with translated(name):
             model = converter.convert(model, folder)

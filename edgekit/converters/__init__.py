@@ -37,3 +37,13 @@ def route(source_format: str, accepts: Sequence[str]) -> tuple[ModuleType, ...]:
         chains = {**{result: (*chains[source], name) for (source, result), name in HOPS.items() if source in chains}, **chains}
     what = f"no way from {source_format} to {' or '.join(accepts)}"
     raise ConversionError(what, "the target's backend takes none of the formats this model can become")
+
+
+DETOURS = {("onnx", "tflite"): ("onnx_to_torch", "torch_to_litert")}
+"""Another way for what the shortest cannot convert."""
+
+
+def detour(source_format: str, accepts: Sequence[str]) -> tuple[ModuleType, ...]:
+    """A longer chain that other tools convert, for a model on which the shortest fails; empty where there is none."""
+    hops = next((hops for result in accepts if (hops := DETOURS.get((source_format, result)))), ())
+    return tuple(importlib.import_module(f"edgekit.converters.{name}") for name in hops)

@@ -7,6 +7,7 @@ the source, and what was turned is turned back inside the artifact, so that the 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import subprocess
 import tempfile
@@ -140,8 +141,9 @@ def _match(spec: TensorSpec, candidates: Sequence[int], right: Sequence[Array], 
             best = min(best, (float(max(errors)), tensor, order))
     size = max(1.0, *(float(np.abs(wanted.astype(np.float64)).max(initial=0)) for wanted in right))
     if not best[0] <= _TOLERANCE * size:
-        shapes = [list(got[0][tensor].shape) for tensor in candidates]
-        raise ConversionError(f"onnx -> litert: output {spec.name} {list(spec.shape)} differs by {best[0]:.3g} at best (the result has {shapes})")
+        shapes = ", ".join(str(list(got[0][tensor].shape)) for tensor in candidates)
+        found = f"differs by {best[0]:.3g}" if math.isfinite(best[0]) else f"has another shape, one of {shapes}"
+        raise ConversionError(f"onnx → tflite: output {spec.name} {list(spec.shape)} {found} in what onnx2tf made")
     return best[1], best[2]
 
 
