@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
+import types
+
+import numpy as np
 import pytest
 
-from edgekit import converters
+from edgekit import converters, formats
 from edgekit import hops as seam
 from edgekit.errors import ConversionError
+from edgekit.formats import Model
+from edgekit.target import Tolerance
+from edgekit.tensors import Signature, TensorSpec
 
 
 def _names(source, accepts):
@@ -32,6 +39,40 @@ def test_every_hop_says_what_it_turns_into_what():
 def test_no_way_is_an_error_with_a_reason():
     with pytest.raises(ConversionError, match="no way from mlprogram to tflite or onnx"):
         converters.route("mlprogram", ["tflite", "onnx"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubled:
+    """A hop that doubles, or fails."""
+
+    RESULT: str
+    fails: bool = False
+
+    def convert(self, model, folder):
+        if self.fails:
+            raise ConversionError("no such operator")
+        return dataclasses.replace(model, format=self.RESULT, handle=model.handle + 1)
+
+
+@pytest.mark.parametrize("detour_fails", [False, True])
+def test_a_model_on_which_the_shortest_way_fails_takes_the_longer_one(monkeypatch, tmp_path, detour_fails):
+    spec = TensorSpec("x", (1,), "float32")
+    source = Model("onnx", "net", Signature((spec,), (spec,)), "0", handle=0)
+    monkeypatch.setattr(converters, "route", lambda *_: (Doubled("tflite", fails=True),))
+    monkeypatch.setattr(converters, "detour", lambda *_: (Doubled("torch"), Doubled("tflite", fails=detour_fails)))
+    monkeypatch.setattr(formats, "session", lambda model: types.SimpleNamespace(run=dict))
+    sample = {"x": np.ones(1, np.float32)}
+
+    def made():
+        return seam.convert(source, lambda samples: samples, ("tflite",), (sample,), Tolerance(max_abs=0), tmp_path, lambda *_: None)
+
+    if detour_fails:
+        with pytest.raises(ConversionError, match="no such operator"):
+            made()
+        return
+    model, names = made()
+    assert (model.handle, names) == (2, ("onnx → torch", "torch → tflite"))
+    assert model.notices == ("converted by a longer way, for the shortest fails: no such operator",)
 
 
 def test_whatever_fails_below_the_seam_says_what_to_do() -> None:

@@ -83,6 +83,16 @@ def test_what_holds_code_is_weights_alone_or_damaged_is_refused(tmp_path, two_he
             formats.open(str(tmp_path / name))
 
 
+def test_a_layer_that_keeps_its_state_is_named():
+    keras = pytest.importorskip("keras")
+    from edgekit.formats import keras as keras_format
+
+    ends = keras.Input(batch_shape=(1, 3, 2))
+    net = keras.Model(ends, keras.layers.LSTM(4, stateful=True, name="memory")(ends))
+    with pytest.raises(ConversionError, match="the layer memory keeps state between calls"):
+        keras_format.from_module(net, None, {}, "net")
+
+
 def test_batch_statistics_in_a_savedmodel_are_refused(tmp_path):
     import tensorflow as tf
 

@@ -51,6 +51,10 @@ def _keras() -> Any:
 def _model(keras_model: Any, name: str, digest: str, inputs: Shapes, examples: Any = None, path: Path | None = None) -> Model:
     if not getattr(keras_model, "inputs", None) or not getattr(keras_model, "outputs", None):
         raise ConversionError(f"{name}: a subclassed model states no inputs", "build it as a functional model, or export it to a SavedModel")
+    stateful = next((layer.name for layer in keras_model._flatten_layers() if getattr(layer, "stateful", False)), None)
+    if stateful:
+        hint = "build it with stateful=False, and make the state an input and an output (initial_state, return_state)"
+        raise ConversionError(f"{name}: the layer {stateful} keeps state between calls (stateful=True)", hint)
     names = [_input_name(tensor) for tensor in keras_model.inputs]
     specs, notices = fix_shapes(_tf.specs_of(keras_model.inputs, names), inputs)
     try:

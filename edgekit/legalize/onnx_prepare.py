@@ -13,6 +13,7 @@ from typing import Any
 from edgekit import formats
 from edgekit.errors import ConversionError, first_line, require
 from edgekit.formats import Model, onnx
+from edgekit.legalize import onnx_pads
 from edgekit.tensors import Array, Signature, TensorSpec
 
 OPSET = 17
@@ -35,6 +36,7 @@ def prepare(source: Model) -> Prepared:
     """The prepared graph of an opened ONNX model. Raises `ConversionError` when it does not compute the same."""
     raised, notices = _raised(source.handle)
     proto, more = _plain(raised, source.signature)
+    onnx_pads.write_out(proto)
     names = _safe_names(proto)
     inputs = {spec.name: names.get(spec.name, _safe(spec.name)) for spec in source.signature.inputs}
     outputs = {spec.name: names[spec.name] for spec in source.signature.outputs}
