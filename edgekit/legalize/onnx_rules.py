@@ -26,7 +26,8 @@ TOLERANCE = 1e-4
 class Rule:
     """One rewrite. `patterns` are onnxscript patterns `(op, x, ...)`; `replace(op, ...)` builds the other form from what they bound, or None.
 
-    `removes` are operator types that must be there (all of them) for the rule to be tried; a splitting rule removes one refused type.
+    `removes` are operator types that must be there (all of them) for the rule to be tried, `joined` two of them of which the second must read the
+    first somewhere; a splitting rule removes one refused type.
     `opset` is the operator set that the new form needs.
     """
 
@@ -39,6 +40,7 @@ class Rule:
     splits: bool = False
     commutes: bool = True
     opset: int = 17
+    joined: tuple[str, str] | None = None
 
 
 def legalize(prepared: Prepared, delegate: str, samples: Sequence[Arrays] = ()) -> Prepared:
@@ -130,9 +132,14 @@ def _change(before: Array, after: Array) -> float:
 def _wanted(rule: Rule, model: Model, delegate: str) -> bool:
     types = {node.op_type for node in model.handle.graph.node}
     takes = table.load(delegate).ops
-    if not set(rule.removes) <= types or not set(rule.gives) <= set(takes):
+    if not set(rule.removes) <= types or not set(rule.gives) <= set(takes) or (rule.joined and not _are_joined(model.handle, *rule.joined)):
         return False
     return not rule.splits or bool(set(rule.removes) & _refused(model, delegate))
+
+
+def _are_joined(proto: Any, maker: str, reader: str) -> bool:
+    made = {name for node in proto.graph.node if node.op_type == maker for name in node.output}
+    return any(made.intersection(node.input) for node in proto.graph.node if node.op_type == reader)
 
 
 def _refused(model: Model, delegate: str) -> set[str]:

@@ -142,7 +142,7 @@ def main() -> None:
             rows.append(measure(name, target_name, case(name, target_name).precision, Path(scratch)))
         print(rows[-1], flush=True)
         document = DOCUMENT.read_text()
-        before, after = document.index(START) + len(START), document.index(END)
+        before, after = document.index(START) + len(START), document.index(END, document.index(START))
         DOCUMENT.write_text(document[:before] + text(rows) + document[after:])
 
 
