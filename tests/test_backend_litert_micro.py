@@ -29,7 +29,7 @@ def test_an_integer_net_becomes_a_bundle_with_resolver_arena_and_aligned_array(t
     parts = {part.name: part for part in outcome.manifest.usage.parts}
     assert parts["arena"].kind == "measured" and parts["arena"].installed_bytes >= memory_need(tmp_path / "net.tflite")
     with bundle.open(outcome.bundle) as opened:
-        code, data = (opened.read(f"trim/src/{name}").decode() for name in ("edgekit_model.cc", "edgekit_model_data.c"))
+        code, data = (opened.read(f"trim/src/{name}").decode() for name in ("edgekit_model.cpp", "edgekit_model_data.c"))
     kinds = ("AddAveragePool2D", "AddConv2D", "AddDepthwiseConv2D", "AddFullyConnected", "AddReshape", "AddSoftmax")
     assert "MicroMutableOpResolver<6>" in code and all(f"resolver.{kind}()" in code for kind in kinds)
     assert "alignas(16) const unsigned char" in data and "% 16 != 0" in code, "aligned, and checked at run time"
@@ -154,7 +154,7 @@ def test_an_npu_bundle_says_what_vela_estimates_and_what_stays_on_the_cpu(tmp_pa
     assert all(part.kind == "estimated" for part in outcome.manifest.usage.parts if part.category == "arena")
     assert [verdict.status for verdict in outcome.manifest.verdicts if verdict.delegate == "ethos_u55"] == ["accelerated"]
     with bundle.open(outcome.bundle) as opened:  # type: ignore[arg-type]  # it passed
-        assert "resolver.AddEthosU()" in opened.read("trim/src/edgekit_model.cc").decode()
+        assert "resolver.AddEthosU()" in opened.read("trim/src/edgekit_model.cpp").decode()
 
 
 @pytest.mark.slow

@@ -37,6 +37,12 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """C without CMSIS-NN, for a core without DSP instructions."""
+    return packaged(tmp_path_factory.mktemp("plain"), "mcu-cortex-m0plus-c")
+
+
+@pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packaged(tmp_path_factory.mktemp("interpreted"), "mcu-cortex-m4")
 
@@ -73,9 +79,9 @@ def test_the_self_test_fails_when_a_golden_byte_differs(tmp_path: Path, generate
 
 @pytest.mark.slow
 @needs_cross
-@pytest.mark.parametrize("core", ["cortex-m4", "cortex-m55"])
-def test_the_library_compiles_for_a_core_without_a_warning(tmp_path: Path, generated: Path, core: str) -> None:
-    embed.write(generated, tmp_path / "library")
+@pytest.mark.parametrize("core", ["cortex-m0", "cortex-m4", "cortex-m55"])
+def test_the_library_compiles_for_a_core_without_a_warning(tmp_path: Path, generated: Path, plain: Path, core: str) -> None:
+    embed.write(plain if core == "cortex-m0" else generated, tmp_path / "library")
     source = tmp_path / "library/src"
     command = [ARM, *BOARDS[core].flags, "-mthumb", *STRICT, "-O2", "-c", *sorted(path.name for path in source.glob("*.c"))]
     subprocess.run(command, cwd=source, check=True)
@@ -115,6 +121,50 @@ def test_cmake_builds_the_library_and_ctest_runs_its_self_test(tmp_path: Path, g
     embed.write(generated, tmp_path / "library")
     for command in (["cmake", "-S", "library", "-B", "build"], ["cmake", "--build", "build"], ["ctest", "--test-dir", "build", "--no-tests=error"]):
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+
+SYSTEMS = {
+    "zephyr": """function(zephyr_library_named name)
+  add_library(${name} STATIC)
+  set(stand_in ${name} PARENT_SCOPE)
+endfunction()
+function(zephyr_library_sources)
+  target_sources(${stand_in} PRIVATE ${ARGN})
+endfunction()
+function(zephyr_include_directories)
+  target_include_directories(${stand_in} PUBLIC ${ARGN})
+endfunction()
+add_subdirectory(library/zephyr)
+""",
+    "esp-idf": """set(ESP_PLATFORM 1)
+function(idf_component_register)
+  cmake_parse_arguments(GIVEN "" "" "SRCS;INCLUDE_DIRS;REQUIRES" ${ARGN})
+  add_library(model STATIC ${GIVEN_SRCS})
+  target_include_directories(model PUBLIC ${GIVEN_INCLUDE_DIRS})
+endfunction()
+add_subdirectory(library)
+""",
+}
+"""The functions of two build systems that the library's files call, as their references describe them."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cmake") is None and not os.environ.get("CI"), reason="no cmake here")
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_build_files_of_a_system_build_a_library_that_passes_its_self_test(tmp_path: Path, plain: Path, system: str) -> None:
+    embed.write(plain, tmp_path / "library")
+    test = "add_executable(test library/host/self_test.c)\ntarget_link_libraries(test model m)\n"
+    (tmp_path / "CMakeLists.txt").write_text(f"cmake_minimum_required(VERSION 3.16)\nproject(firmware C)\n{SYSTEMS[system]}{test}")
+    for command in (["cmake", "-S", ".", "-B", "build"], ["cmake", "--build", "build"], ["build/test"]):
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("kind", ["interpreted", "plain"])
+def test_the_sources_are_of_kinds_that_every_build_system_compiles(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
+    """Arduino's builder takes `.c`, `.cpp` and `.S` below `src/`, and silently nothing else."""
+    embed.write(request.getfixturevalue(kind), tmp_path / "library")
+    found = {path.suffix for path in (tmp_path / "library/src").iterdir()}
+    assert found == ({".c", ".cpp", ".h"} if kind == "interpreted" else {".c", ".h"})
 
 
 def test_the_model_of_an_interpreter_is_aligned_wherever_the_linker_puts_it(tmp_path: Path, interpreted: Path) -> None:

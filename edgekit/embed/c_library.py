@@ -1,7 +1,7 @@
 """A C library for firmware: a typed header, the model's sources in one folder, a self-test against golden outputs, build files.
 
-All sources are in `src/`, so that Arduino finds them as CMake, Zephyr and ESP-IDF do. Names that the linker sees hold the library's name, so that
-one firmware can hold several models.
+All sources are in `src/`, so that Arduino finds them as CMake, Zephyr and ESP-IDF do; C++ is `.cpp`, the one ending that Arduino builds. Names
+that the linker sees hold the library's name, so that one firmware can hold several models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KIND = "C library"
 DEFAULT_NAME = "model"
 GOLDEN_BYTES = 4096
 """Golden samples are taken until they fill this much flash; one always is."""
-SOURCES = (".c", ".cc", ".h")
+SOURCES = (".c", ".cpp", ".h")
 
 
 def write(opened: Bundle, name: str, folder: Path) -> Sequence[str]:
@@ -43,7 +43,7 @@ def write(opened: Bundle, name: str, folder: Path) -> Sequence[str]:
     for place, text in files.items():
         (folder / "src" / place).write_text(text, "utf-8")
     (folder / "README.md").write_text(_readme(name, manifest, tflm=tflm), "utf-8")
-    sources = sorted(path.name for path in (folder / "src").iterdir() if path.suffix in (".c", ".cc"))
+    sources = sorted(path.name for path in (folder / "src").iterdir() if path.suffix in (".c", ".cpp"))
     build_files.write(folder, name, sources, tflm=tflm, main=not tflm)
     return (f"call {name}_self_test() once on the board: 0 when it computes what this machine did", *_needs(tflm=tflm))
 

@@ -41,8 +41,8 @@ def write(model: bytes, graph: Graph, signature: Signature, arena_bytes: int, fo
     stateful = "1" if "VAR_HANDLE" in calls else "0"
     body = _BODY.replace("@COUNT@", str(len(calls))).replace("@VARIABLES@", str(_variables(graph))).replace("@STATEFUL@", stateful)
     add = "\n".join(f"  if (resolver.{call} != kTfLiteOk) return EDGEKIT_ERROR_RESOLVER;" for call in calls.values())
-    (source / "edgekit_model.cc").write_text(body.replace("@ADD@", add), "utf-8")
-    build_files.write(folder, "edgekit_model", ("edgekit_model.cc", "edgekit_model_data.c"), tflm=True)
+    (source / "edgekit_model.cpp").write_text(body.replace("@ADD@", add), "utf-8")
+    build_files.write(folder, "edgekit_model", ("edgekit_model.cpp", "edgekit_model_data.c"), tflm=True)
 
 
 def _method(kind: str, *, custom: bool) -> str:

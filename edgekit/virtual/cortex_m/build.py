@@ -101,7 +101,7 @@ def tensor_bytes(spec: TensorSpec) -> int:
 def _interpreter(artifact: Path, board: Board, scratch: Path, tree: Path) -> list[str]:
     """The model's C++ sources compiled, what they ask of a board, and the library behind them."""
     objects = []
-    for source in sorted(artifact.rglob("*.cc")):
+    for source in sorted(artifact.rglob("*.cpp")):
         objects.append(str(scratch / f"{source.stem}.o"))
         command = [program("arm-none-eabi-g++"), *board.flags, "-mthumb", *tflm.FLAGS, *tflm.CXX_FLAGS, *tflm.defines(), *tflm.includes(tree)]
         tflm.run([*command, f"-I{source.parent}", "-c", str(source), "-o", objects[-1]], f"the firmware's {source.name}")
