@@ -184,3 +184,22 @@ def test_parts_that_nothing_reads_become_integers_too(tmp_path: Path) -> None:
     values = np.array([[-3.0, 1.0, 2.0, -1.0]], np.float32)
     found = tflite.session(model).run({given.name: quantize(values, given)})[made.name]
     np.testing.assert_allclose(dequantize(found, made), 1 / (1 + np.exp(-values[:, :2])), atol=0.02)
+
+
+@pytest.mark.parametrize("io", ["int8", "float32"])
+def test_an_output_that_a_float_operator_reads_too_is_named_alike_by_graph_and_signature(tmp_path: Path, io: str) -> None:
+    """Scores and their best class: the quantizer has no integer form of ARG_MAX, and dequantizes the scores for it."""
+    net = Net()
+    x, y, best = net.tensor("x", (1, 4)), net.tensor("y", (1, 4)), net.tensor("best", (1,), "int32")
+    net.add("LOGISTIC", [x], [y])
+    net.add("ARG_MAX", [y, net.constant("axis", np.array([1], np.int32))], [best], table="ArgMaxOptions", outputType=2)
+    net.signature({"x": x}, {"y": y, "best": best})
+    ranges = {"x": stock.Range(-4, 4, 2), "y": stock.Range(0, 1, 2)}
+    content = stock.quantize(net.pack([x], [y, best]), Candidate("w8a8"), stock.Policy(io=io), ranges)
+    (tmp_path / "net.tflite").write_bytes(content)
+    model, values = tflite.open(str(tmp_path / "net.tflite"), {}), np.array([[-3.0, 1.0, 2.0, -1.0]], np.float32)
+    given, made = model.signature.inputs[0], {spec.name: spec for spec in model.signature.outputs}
+    assert (given.dtype, made["y"].dtype) == (io, io)
+    found = tflite.session(model).run({given.name: quantize(values, given)})
+    np.testing.assert_allclose(dequantize(found["y"], made["y"]), 1 / (1 + np.exp(-values)), atol=0.02)
+    assert found["best"].tolist() == [2]

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
+from edgekit import opset
 from edgekit.formats import tflite, tflm
 from edgekit.legalize import tflite_islands, tflite_micro
 from tests.tflite_build import Net
@@ -36,6 +37,28 @@ def test_a_repetition_along_one_axis_becomes_a_join(tmp_path: Path, times: list[
     path, notices = tflite_micro.rewrite(tmp_path / "net.tflite", tmp_path / "out.tflite", pools=False)
     assert (kinds(path), bool(notices)) == ([becomes], becomes != "TILE")
     np.testing.assert_array_equal(run(path, values), np.tile(values, times))
+
+
+def attention(path: Path, dtype: str = "float32") -> Path:
+    """A dense layer whose weights are an input."""
+    net, scale = Net(), {} if dtype == "float32" else {"scale": 0.1}
+    x, w, y = (net.tensor(name, shape, dtype, **scale) for name, shape in (("x", (3, 4)), ("w", (5, 4)), ("y", (3, 5))))
+    net.add("FULLY_CONNECTED", [x, w], [y], version=4, table="FullyConnectedOptions")
+    path.write_bytes(net.pack([x, w], [y]))
+    return path
+
+
+def test_a_dense_layer_of_computed_weights_becomes_a_product(tmp_path: Path) -> None:
+    path, notices = tflite_micro.rewrite(attention(tmp_path / "net.tflite"), tmp_path / "out.tflite", pools=False)
+    assert kinds(path) == ["BATCH_MATMUL"] and notices == ("y: a dense layer of computed weights is a product of two matrices",)
+    model, rng = tflite.open(str(path), {}), np.random.default_rng(0)
+    x, w = rng.normal(size=(3, 4)).astype(np.float32), rng.normal(size=(5, 4)).astype(np.float32)
+    np.testing.assert_allclose(tflite.session(model, reference_kernels=True).run({"x": x, "w": w})["y"], x @ w.T, rtol=1e-5)
+
+
+def test_integers_that_have_it_are_refused(tmp_path: Path) -> None:
+    (verdict,) = opset.judge(tflite.graph(attention(tmp_path / "net.tflite", "int8")), "cmsis_nn_mve", {"kernels": "tflm"})
+    assert verdict.status == "unsupported" and "these are computed" in verdict.reason
 
 
 def island(path: Path, kind: str, shape: tuple[int, ...] = (1, 2, 2, 4), *, alone: bool = True, **options: Any) -> Path:
@@ -74,6 +97,17 @@ def test_a_float_operator_among_integers_becomes_one_of_them(tmp_path: Path, kin
     assert len(np.unique(after)) > 4 and np.abs(after - before).max() <= 1, "one rounding more or less"
     model = tflite.open(str(path), {})
     np.testing.assert_array_equal(tflm.Interpreter(path, model.signature).run({"x": values})["y"], after)
+
+
+def test_the_place_of_the_largest_value_is_found_among_integers(tmp_path: Path) -> None:
+    net = Net()
+    x, real, y = net.tensor("x", (3, 8), "int8", scale=0.03, zero_point=5), net.tensor("real", (3, 8)), net.tensor("y", (3,), "int32")
+    net.add("DEQUANTIZE", [x], [real])
+    net.add("ARG_MAX", [real, net.constant("axis", np.array([1], np.int32))], [y], table="ArgMaxOptions", outputType=2)
+    (tmp_path / "net.tflite").write_bytes(net.pack([x], [y]))
+    assert len(tflite_islands.to_integers(tmp_path / "net.tflite")) == 1 and kinds(tmp_path / "net.tflite") == ["ARG_MAX"]
+    values = np.random.default_rng(1).permuted(np.arange(-12, 12).reshape(3, 8), axis=1).astype(np.int8)
+    np.testing.assert_array_equal(run(tmp_path / "net.tflite", values), values.argmax(1))
 
 
 def test_what_is_read_as_real_values_stays_in_float(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from edgekit.formats import tflite_flatbuffer as flatbuffer
 
 MOVES = {"BATCH_TO_SPACE_ND": 2, "DEPTH_TO_SPACE": 1, "EXPAND_DIMS": 1, "REDUCE_MAX": 2, "REVERSE_V2": 1, "SPACE_TO_BATCH_ND": 2, "SQUEEZE": 1}
 SCALED = {"LEAKY_RELU": 2, "PRELU": 1}
-"""Operator -> its version with int8 tensors. Those of `SCALED` rescale from the grid they read to the one they write."""
+PLACES = {"ARG_MAX": 2, "ARG_MIN": 2}
+VERSIONS = MOVES | SCALED | PLACES
+"""Operator -> its version with int8 tensors. `SCALED` rescale from the grid they read to the one they write; `PLACES` write no values."""
 
 
 LEFT_FLOAT = "in float, for want of an integer kernel or by choice: "
@@ -39,14 +41,16 @@ def to_integers(path: Path) -> tuple[str, ...]:
 
 
 def _convert(model: Any, graph: Any) -> list[str]:
-    found = []
+    found, float32 = [], flatbuffer.schema().TensorType.FLOAT32
     for operator in list(graph.operators):
         kind = flatbuffer.op_name(model, operator)
-        if kind in MOVES or kind in SCALED:
-            before = _integer_source(model, graph, int(operator.inputs[0]))
-            if before is not None and (_move if kind in MOVES else _scale)(model, graph, operator, before):
-                operator.opcodeIndex = flatbuffer.op_code(model, kind, (MOVES | SCALED)[kind])
-                found.append(f"{kind} ({flatbuffer.text(graph.tensors[int(operator.outputs[0])].name)})")
+        end = int(operator.inputs[0] if kind in PLACES else operator.outputs[0]) if kind in VERSIONS else -1
+        if end < 0 or graph.tensors[end].type != float32:
+            continue
+        before, change = _integer_source(model, graph, int(operator.inputs[0])), _move if kind in MOVES else _scale if kind in SCALED else _place
+        if before is not None and change(model, graph, operator, before):
+            operator.opcodeIndex = flatbuffer.op_code(model, kind, VERSIONS[kind])
+            found.append(f"{kind} ({flatbuffer.text(graph.tensors[int(operator.outputs[0])].name)})")
     if found:
         read = {int(i) for i in graph.outputs} | {int(i) for o in graph.operators for i in o.inputs}
         unread = [o for o in graph.operators if flatbuffer.op_name(model, o) == "DEQUANTIZE" and int(o.outputs[0]) not in read]
@@ -67,8 +71,14 @@ def _quantized(model: Any, graph: Any, tensor: int) -> list[Any]:
     """The QUANTIZE operators that read `tensor`, where only such and operators of this module do; nothing where another reads its real values."""
     readers = [o for o in graph.operators if tensor in {int(i) for i in o.inputs}]
     kinds = [flatbuffer.op_name(model, o) for o in readers]
-    ours = tensor not in {int(i) for i in graph.outputs} and all(kind == "QUANTIZE" or kind in MOVES or kind in SCALED for kind in kinds)
+    ours = tensor not in {int(i) for i in graph.outputs} and all(kind == "QUANTIZE" or kind in VERSIONS for kind in kinds)
     return [o for o, kind in zip(readers, kinds, strict=True) if kind == "QUANTIZE"] if ours else []
+
+
+def _place(_model: Any, _graph: Any, operator: Any, before: int) -> bool:
+    """The largest integer stands where the largest value does."""
+    operator.inputs[0] = before
+    return True
 
 
 def _move(model: Any, graph: Any, operator: Any, before: int) -> bool:

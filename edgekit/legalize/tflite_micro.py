@@ -40,6 +40,7 @@ def rewrite(source: Path, out: Path, *, pools: bool) -> tuple[Path, tuple[str, .
     model = flatbuffer.load(source.read_bytes(), source.name)
     pooled = pool_means(model) if pools else ()
     notices = (
+        *(f"{name}: a dense layer of computed weights is a product of two matrices" for name in multiply(model)),
         *(f"{name}: a repetition is a concatenation of the same tensor, which has an integer form" for name in join_tiles(model)),
         *(f"{name}: a mean over height and width is an average pool over the whole map: the same sum" for name in pooled),
     )
@@ -72,6 +73,27 @@ def join_tiles(model: Any) -> tuple[str, ...]:
         operator.builtinOptionsType, operator.builtinOptions = made.BuiltinOptions.ConcatenationOptions, made.ConcatenationOptionsT()
         operator.builtinOptions.axis = axes[0]
         changed.append(flatbuffer.text(graph.tensors[int(operator.outputs[0])].name))
+    return tuple(changed)
+
+
+def multiply(model: Any) -> tuple[str, ...]:
+    """Make FULLY_CONNECTED whose weights are computed (attention) BATCH_MATMUL: CMSIS-NN's dense kernel with MVE wants weights before it runs.
+
+    The names of the layers changed.
+    """
+    graph, made, changed = model.subgraphs[0], flatbuffer.schema(), []
+    none = made.ActivationFunctionType.NONE
+    for operator in graph.operators:
+        if flatbuffer.op_name(model, operator) != "FULLY_CONNECTED" or operator.builtinOptions.fusedActivationFunction != none:
+            continue
+        given, out = graph.tensors[int(operator.inputs[0])], graph.tensors[int(operator.outputs[0])]
+        bias = len(operator.inputs) > 2 and int(operator.inputs[2]) >= 0
+        if bias or flatbuffer.constant(model, graph.tensors[int(operator.inputs[1])]) is not None or len(given.shape) != len(out.shape):
+            continue
+        operator.inputs, operator.opcodeIndex = [int(i) for i in operator.inputs[:2]], flatbuffer.op_code(model, "BATCH_MATMUL", 1)
+        operator.builtinOptionsType, operator.builtinOptions = made.BuiltinOptions.BatchMatMulOptions, made.BatchMatMulOptionsT()
+        operator.builtinOptions.adjY = True
+        changed.append(flatbuffer.text(out.name))
     return tuple(changed)
 
 

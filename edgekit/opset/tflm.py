@@ -12,7 +12,7 @@ def refusal(view: View, operator: Operator) -> str | None:
     if operator.custom:
         known = operator.type in view.table.custom
         return None if known else f"{operator.type} is a custom operator that {view.table.label} does not have"
-    return rules.by_table(view, operator) or _unscaled(view, operator) or _without_bias(view, operator)
+    return rules.by_table(view, operator) or _unscaled(view, operator) or _without_bias(view, operator) or _computed_weights(view, operator)
 
 
 def _unscaled(view: View, operator: Operator) -> str | None:
@@ -31,3 +31,10 @@ def _without_bias(view: View, operator: Operator) -> str | None:
     if operator.type != "TRANSPOSE_CONV" or given is None or given.dtype != "int16" or view.tensor(operator, 3) is not None:
         return None
     return f"{view.table.label} reads the bias of an int16 TRANSPOSE_CONV, and it has none: give the layer a bias"
+
+
+def _computed_weights(view: View, operator: Operator) -> str | None:
+    """CMSIS-NN with MVE adds the weights of FULLY_CONNECTED up before the first run (`kernels/cmsis_nn/fully_connected.cc`): a fault on the core."""
+    if operator.type != "FULLY_CONNECTED" or view.is_static(operator, 1):
+        return None
+    return f"{view.table.label} reads the weights of FULLY_CONNECTED before the first run, and these are computed: use BATCH_MATMUL"

@@ -58,12 +58,40 @@ def quantize(content: bytes, candidate: Candidate, policy: Policy, ranges: Range
             result = quantizer.quantize(values or None, enable_progress_bar=False, enable_progress_report=False)
     except Exception as error:  # the quantizer raises whatever an operator that it does not expect happens to hit
         raise _refusal(candidate, error) from error
-    return _with_unread(bytes(result.quantized_model))
+    model = flatbuffer.load(bytes(result.quantized_model))
+    mended = [_type_unread(model), _name_outputs(model, policy.io)]
+    return flatbuffer.dump(model) if any(mended) else bytes(result.quantized_model)
 
 
-def _with_unread(content: bytes) -> bytes:
-    """Give parts that nothing reads the type of the whole: the quantizer leaves them in float, and no runtime takes a split into both."""
-    model, changed = flatbuffer.load(content), False
+def _name_outputs(model: Any, io: str) -> bool:
+    """Let signature and graph name the same outputs: they part where a float operator reads one too, for which it is dequantized.
+
+    Whether anything changed.
+    """
+    changed = False
+    for entry in model.signatureDefs or ():
+        graph = model.subgraphs[entry.subgraphIndex]
+        behind = {int(op.inputs[0]): int(op.outputs[0]) for op in graph.operators if flatbuffer.op_name(model, op) == "DEQUANTIZE"}
+        outputs = [int(i) for i in graph.outputs]
+        for port in entry.outputs:
+            stored, real = int(port.tensorIndex), behind.get(int(port.tensorIndex))
+            if stored in outputs or real not in outputs:
+                continue
+            changed = True
+            if io == "int8":
+                outputs[outputs.index(real)] = stored
+            else:
+                port.tensorIndex = real
+        graph.outputs = outputs
+    return changed
+
+
+def _type_unread(model: Any) -> bool:
+    """Give parts that nothing reads the type of the whole: the quantizer leaves them in float, and no runtime takes a split into both.
+
+    Whether anything changed.
+    """
+    changed = False
     for graph in model.subgraphs:
         read = {int(i) for i in graph.outputs} | {int(i) for op in graph.operators for i in op.inputs}
         for op in graph.operators:
@@ -72,7 +100,7 @@ def _with_unread(content: bytes) -> bytes:
                 whole = graph.tensors[int(op.inputs[source])]
                 changed |= part.type != whole.type
                 part.type, part.quantization = whole.type, whole.quantization
-    return flatbuffer.dump(model) if changed else content
+    return changed
 
 
 def _refusal(candidate: Candidate, error: Exception) -> ConversionError:
