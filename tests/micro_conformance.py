@@ -203,8 +203,8 @@ def main() -> None:
             given = inputs(model, seed)
             host[case.name] = steps_apart(interpreted(model, given), reference(case, model, given))
         ran = [(f"generated C, {core}", cores_apart(core, cases, Path(scratch, core))) for core in CORES]
-        if tree.tree():
-            ran.insert(0, ("TFLM, cortex-m4", interpreter_apart("cortex-m4", cases, Path(scratch, "tflm"))))
+        for core in ("cortex-m55", "cortex-m4") if tree.tree() else ():
+            ran.insert(0, (f"TFLM, {core}", interpreter_apart(core, cases, Path(scratch, f"tflm-{core}"))))
     columns = [("TFLM, this machine", host), *ran]
     lines = ["| operator | type |" + "".join(f" {name} |" for name, _ in columns) + " note |", "| --- | --- |" + " --- |" * (len(columns) + 1)]
     for case in sorted(cases, key=lambda case: (case.operator, case.dtype)):

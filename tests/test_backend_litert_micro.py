@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from edgekit.errors import ConversionError, UsageError
 from edgekit.formats import tflite, tflm
 from tests import micro_nets
 from tests.micro_nets import before_the_sigmoid
+from tests.tflite_build import Net
 
 pytest.importorskip("tflite_micro")
 TARGET = "mcu-cortex-m4"
@@ -88,6 +90,23 @@ def test_too_small_an_arena_is_said_to_be_so(tmp_path: Path) -> None:
     path = micro_nets.classifier(tmp_path / "net.tflite")
     with pytest.raises(ConversionError, match="arena is too small"):
         tflm.Interpreter(path, tflite.open(str(path), {}).signature, arena_bytes=1500)
+
+
+def test_the_arena_holds_what_planning_takes_of_many_small_tensors(tmp_path: Path) -> None:
+    """An unrolled loop is such a net: what its allocator says it used is too little to start with."""
+    net = Net()
+    tensors = [net.tensor(f"t{i}", (1, 4), "int8", scale=0.1) for i in range(60)]
+    for before, behind in itertools.pairwise(tensors):
+        net.add("RELU", [before], [behind], version=2)
+    path = tmp_path / "net.tflite"
+    path.write_bytes(net.pack(tensors[:1], tensors[-1:]))
+    signature = tflite.open(str(path), {}).signature
+    used, needed = tflm.Interpreter(path, signature).arena_bytes(), tflm.arena_bytes(path, signature)
+    assert needed > used
+    tflm.Interpreter(path, signature, arena_bytes=needed)
+    for less in (used, needed - tflm.STEP_BYTES):
+        with pytest.raises(ConversionError):
+            tflm.Interpreter(path, signature, arena_bytes=less)
 
 
 @pytest.mark.parametrize("limit", ["max_sram_bytes", "max_flash_bytes"])

@@ -67,7 +67,7 @@ def _firmware(job: Job, artifact: Path, board: Board, scratch: Path, stack_bytes
     file, (inputs, outputs) = tflite_reader.read(artifact), _graph_ends(artifact)
     signature = Signature(tuple(_in_order(file.graph, inputs, file.entry.inputs)[0]), tuple(_in_order(file.graph, outputs, file.entry.outputs)[0]))
     scratch_bytes = tflm_scratch.extra_bytes(file.graph, (tflm_scratch.MVE if board.core == "cortex-m55" else tflm_scratch.DSP,))
-    arena_bytes = int(job.options.get("arena_bytes") or tflm.Interpreter(artifact, signature).arena_bytes() + scratch_bytes)
+    arena_bytes = int(job.options.get("arena_bytes") or tflm.arena_bytes(artifact, signature) + scratch_bytes)
     made = scratch / "model"
     made.mkdir()
     embed_tflm.write(artifact.read_bytes(), file.graph, signature, -(-arena_bytes // 16) * 16, made)

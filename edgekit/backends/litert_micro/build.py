@@ -61,7 +61,7 @@ def _compiled(made: Artifact, context: Context, notices: tuple[str, ...]) -> Art
 
 def _interpreted(made: Artifact, graph: Graph, context: Context, notices: tuple[str, ...]) -> Artifact:
     options = context.target.options
-    arena = tflm.Interpreter(made.path, made.signature).arena_bytes()
+    arena = tflm.arena_bytes(made.path, made.signature)
     margin, stack = options.get("arena_margin_bytes", 0), options.get("stack_bytes", 0)
     scratch = tflm_scratch.extra_bytes(graph, context.target.delegates)
     said = f"arena {format_size(arena)}, measured by TFLM here, whose pointers of 64 bits take more than a core's; {_above(scratch, margin)}"

@@ -67,7 +67,7 @@ def compared(rows: tuple[Part, ...], made: Artifact, graph: Graph, target: Targe
     """One sentence on both ways, when TFLM is at hand, and which of them fits where flash or SRAM is limited."""
     try:
         other = load(target.name.removesuffix("-c"))
-        arena = tflm.Interpreter(made.path, made.signature).arena_bytes() + tflm_scratch.extra_bytes(graph, other.delegates)
+        arena = tflm.arena_bytes(made.path, made.signature) + tflm_scratch.extra_bytes(graph, other.delegates)
         arena += int(other.options.get("arena_margin_bytes", 0)) + stack
         kernels = sum(p.installed_bytes for p in tflm_kernels.kernels(graph, other.options.get("core", ""), other.delegates))
         flash = made.path.stat().st_size + kernels + sum(p.installed_bytes for p in runtime_parts(other))
