@@ -91,3 +91,18 @@ def test_an_operator_s_data_comes_before_its_weights(tmp_path: Path) -> None:
     graph = mlprogram.graph(formats.open(str(made.write(tmp_path / "net.mlpackage", data))))
     assert [graph.tensors[index].name for index in graph.operators[0].inputs] == ["x", "w"]
     assert opset.judge(graph, "ane", {"ane_feature_level": 1})[0].status == "accelerated"
+
+
+def test_a_recurrent_layer_s_products_are_counted(tmp_path: Path) -> None:
+    weights = {"weight_ih": (16, 5), "weight_hh": (16, 4)}
+    operations = [
+        made.operation("const", key, {}, [made.named(key, "float32", shape)], {"val": made.literal(np.zeros(shape, np.float32))})
+        for key, shape in weights.items()
+    ]
+    first = made.operation("const", "h", {}, [made.named("h", "float32", (2, 4))], {"val": made.literal(np.zeros((2, 4), np.float32))})
+    given = {"x": "x", "initial_h": "h", "initial_c": "h", **{key: key for key in weights}}
+    results = [made.named(name, "float32", shape) for name, shape in (("y", (7, 2, 4)), ("last_h", (2, 4)), ("last_c", (2, 4)))]
+    body = made.block([*operations, first, made.operation("lstm", "cell", given, results)], ["y"])
+    data = made.model({"x": ("float32", (7, 2, 5))}, {"y": "float32"}, body)
+    graph = mlprogram.graph(formats.open(str(made.write(tmp_path / "net.mlpackage", data))))
+    assert graph.macs == 7 * 2 * (16 * 5 + 16 * 4)

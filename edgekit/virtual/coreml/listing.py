@@ -17,6 +17,9 @@ DATA = {"x": 0, "values": 0, "y": 1}
 """Parameters that come first: a package has them in any order, and verdicts look for an operator's data in front."""
 
 
+RECURRENT = frozenset(("lstm", "gru", "rnn"))
+
+
 class _Listing:
     def __init__(self) -> None:
         self.tensors: list[GraphTensor] = []
@@ -100,7 +103,9 @@ def _operator(operation: spec.Operation, listing: _Listing, version: int) -> Non
 
 
 def _macs(operation: spec.Operation, listing: _Listing, inputs: list[int]) -> int:
-    """Multiply-accumulates where every size is known: of convolutions, linear layers and matrix products."""
+    """Multiply-accumulates where every size is known: of convolutions, linear and recurrent layers, and matrix products."""
+    if operation.type in RECURRENT:
+        return _steps(operation, listing)
     out = math.prod(operation.outputs[0].type.shape) if operation.outputs else 0
     shapes = [listing.tensors[i].shape for i in inputs if i >= 0]
     if out <= 0 or len(shapes) < 2 or any(size < 0 for shape in shapes[:2] for size in shape):
@@ -111,6 +116,14 @@ def _macs(operation: spec.Operation, listing: _Listing, inputs: list[int]) -> in
     if operation.type == "conv_transpose":
         return math.prod(x) * math.prod(weight[1:])
     return out * x[-1] if operation.type in ("linear", "matmul") and x else 0
+
+
+def _steps(operation: spec.Operation, listing: _Listing) -> int:
+    """Of a recurrent layer that reads [steps, batch, features]: every step takes all its weights."""
+    sizes = {key: listing.tensors[listing.index[name]].shape for key, (name, *_) in operation.inputs.items() if name in listing.index}
+    weights = sum(math.prod(size) for key, size in sizes.items() if key.startswith("weight_"))
+    steps = math.prod(sizes.get("x", (0,))[:2])
+    return max(0, steps) * weights
 
 
 def _operands(operation: spec.Operation) -> tuple[str, ...]:
