@@ -110,6 +110,14 @@ def test_a_given_aar_is_measured_for_its_abi_only(tmp_path: Path) -> None:
     assert caught.value.hint == "it holds arm64-v8a, x86_64"
 
 
+@pytest.mark.parametrize(("share", "said"), [(0.5, False), (0.95, True), (1.2, True)])
+def test_a_runtime_that_was_not_trimmed_is_told_from_one_that_was(share: float, said: bool, tmp_path: Path) -> None:
+    phone = target.load("android-arm64")
+    full = sum(p.installed_bytes for p in budget.runtime_parts(phone) if p.category == "runtime")
+    (tmp_path / "libfoo.so").write_bytes(elf(text=int(share * full)))
+    assert ["the full one" in p.note for p in budget.runtime_parts(phone, tmp_path / "libfoo.so")] == [said, False]
+
+
 def test_debug_information_is_told_with_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "libfoo.so").write_bytes(elf(debug=100_000))
     (part,) = binaries.runtime_in(tmp_path / "libfoo.so", "arm64-v8a")

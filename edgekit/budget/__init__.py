@@ -25,6 +25,8 @@ What = Literal["total", "model", "flash", "sram"]
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 CHUNK_BYTES = 1 << 20
+HARDLY_SMALLER = 0.9
+"""Reported selective builds take a half to a fifth of the full runtime: one that saves less than a tenth has trimmed nothing."""
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -130,12 +132,24 @@ def model_part(artifact: Path, name: str = "") -> Part:
 def runtime_parts(target: Target, library: Path | None = None) -> tuple[Part, ...]:
     """Runtime and glue of a target: measured in `library` (an AAR, APK, zip or .so) when given, from the size catalogue otherwise.
 
+    A measured runtime that is hardly smaller than the full one says so in its note: a selective build is known to miss its operator list silently.
     Raises `UsageError` when the catalogue has no row for the platform, or the library none for the ABI.
     """
     rows = runtime_rows(target.runtime.catalogue, target.runtime.platform, target.runtime.accelerator, required=library is None)
     if library is None:
         return rows
-    return (*runtime_in(library, target.abi), *(part for part in rows if part.category == "glue" and library.suffix == ".so"))
+    measured = _beside_the_full(runtime_in(library, target.abi), rows)
+    return (*measured, *(part for part in rows if part.category == "glue" and library.suffix == ".so"))
+
+
+def _beside_the_full(measured: tuple[Part, ...], rows: tuple[Part, ...]) -> tuple[Part, ...]:
+    taken, full = (sum(part.installed_bytes for part in parts if part.category == "runtime") for parts in (measured, rows))
+    if not full or taken <= HARDLY_SMALLER * full:
+        return measured
+    note = f"{taken:,} bytes of runtime, the full one {full:,}: if this is a selective build, its operator list did not reach it"
+    largest = max((part for part in measured if part.category == "runtime"), key=lambda part: part.installed_bytes)
+    noted = msgspec.structs.replace(largest, note="; ".join(filter(None, (largest.note, note))))
+    return tuple(noted if part is largest else part for part in measured)
 
 
 def parse_size(text: str) -> int:

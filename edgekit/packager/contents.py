@@ -21,7 +21,7 @@ def manifest(job: Job, best: Built, plan: Plan, route: tuple[str, ...], converte
     """What the bundle says of itself: the source, how `best` was built from it, what it measured. `converted` are the notices of the conversion."""
     artifact, source = best.artifact, job.source
     graph = job.backend.graph(artifact)
-    inputs, names, random = job.data.golden
+    _, names, random = job.data.golden
     return Manifest(
         edgekit=__version__,
         name=job.name,
@@ -37,10 +37,18 @@ def manifest(job: Job, best: Built, plan: Plan, route: tuple[str, ...], converte
         loss=best.loss,
         sensitivity=tuple(Sensitivity(*row) for row in artifact.sensitivity),
         preprocess=job.options.preprocess,
-        notices=tuple(dict.fromkeys(source.notices + converted + job.data.notices + artifact.notices + _unmoved(job.reference.run(inputs)))),
+        notices=tuple(dict.fromkeys(_notices(job, artifact, converted))),
         tools=versions.tool_versions(),
         licenses={package: license for package in job.target.runtime.packages if (license := versions.license_of(package))},
     )
+
+
+def _notices(job: Job, artifact: Artifact, converted: tuple[str, ...]) -> tuple[str, ...]:
+    """What was noticed on the way, from the model to the libraries that the user gave."""
+    given = job.runtime if job.options.runtime_aar else ()
+    libraries = tuple(f"{part.name}: {part.note}" for part in given if part.category == "runtime" and part.note)
+    outputs = job.reference.run(job.data.golden[0])
+    return job.source.notices + converted + job.data.notices + artifact.notices + libraries + _unmoved(outputs)
 
 
 def files(job: Job, artifact: Artifact) -> dict[str, Path | bytes]:
