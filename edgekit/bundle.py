@@ -15,7 +15,7 @@ import msgspec
 
 from edgekit.errors import BundleError, UsageError
 from edgekit.manifest import SCHEMA, FileEntry, Manifest, golden_file, golden_spec
-from edgekit.tensors import Array
+from edgekit.tensors import DTYPES, Array
 
 MANIFEST = "manifest.json"
 SUFFIX = ".edgekit"
@@ -206,6 +206,21 @@ def _verify(path: Path, archive: zipfile.ZipFile, manifest: Manifest) -> None:
         raise BundleError(f"{path.name}: unpacks to more than {MAX_TOTAL_BYTES} bytes", _AGAIN)
     for name, entry in manifest.files.items():
         _verify_file(path, archive, name, entry)
+    for problem in _contradictions(manifest):
+        raise BundleError(f"{path.name}: {MANIFEST}: {problem}", _AGAIN)
+
+
+def _contradictions(manifest: Manifest) -> Iterator[str]:
+    """What a manifest says that cannot be, so that nothing behind it has to ask."""
+    for signature in (manifest.signature, manifest.source_signature):
+        for spec in (*signature.inputs, *signature.outputs):
+            if spec.dtype not in DTYPES or min(spec.shape, default=0) < 0:
+                yield f"{spec.name!r} is {spec.dtype}{list(spec.shape)}"
+    main, golden = PurePosixPath(manifest.artifact.main), manifest.golden
+    if not any(main == PurePosixPath(name) or main in PurePosixPath(name).parents for name in manifest.files):
+        yield f"the artifact {manifest.artifact.main!r} is not among the files"
+    if not 0 <= golden.random <= len(golden.samples):
+        yield f"{golden.random} of {len(golden.samples)} samples are random"
 
 
 def _verify_file(path: Path, archive: zipfile.ZipFile, name: str, entry: FileEntry) -> None:

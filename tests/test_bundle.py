@@ -89,6 +89,28 @@ def test_a_newer_schema_is_told(written: Path) -> None:
     assert caught.value.exit_code == 7
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("signature", "inputs", 0, "shape"), [1, -3], "-3"),
+        (("source_signature", "outputs", 0, "dtype"), "object", "object"),
+        (("artifact", "main"), "../../etc/passwd", "not among the files"),
+        (("artifact", "main"), "artifact/other.tflite", "not among the files"),
+        (("golden", "random"), 99, "99 of"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(written: Path, place: tuple[str | int, ...], value: object, said: str) -> None:
+    with zipfile.ZipFile(written) as archive:
+        document = json.loads(archive.read(bundle.MANIFEST))
+    inner = document
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    with pytest.raises(BundleError, match=said) as caught:
+        bundle.open(rewrite(written, {bundle.MANIFEST: json.dumps(document).encode()}))
+    assert caught.value.exit_code == 7
+
+
 @pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\3\4" + b"\0" * 100])
 def test_what_is_no_bundle_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.edgekit"

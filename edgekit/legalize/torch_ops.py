@@ -5,6 +5,7 @@ A rule is plain PyTorch code with the operator's own arguments; the graph is tra
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -55,12 +56,13 @@ def computes_double(program: Any) -> bool:
 
 
 def single(module: Any) -> Any:
-    """A program's module with float32 in place of float64 throughout: weights, constants, casts."""
+    """A copy of a program's module with float32 in place of float64 throughout: weights, constants, casts."""
     import torch
 
     def narrow(value: Any) -> Any:
         return torch.float32 if value is torch.float64 else value
 
+    module = copy.deepcopy(module)  # its weights are the program's own
     for node in module.graph.nodes:
         node.args, node.kwargs = torch.fx.node.map_aggregate(node.args, narrow), torch.fx.node.map_aggregate(node.kwargs, narrow)
     for name, value in list(vars(module).items()):
