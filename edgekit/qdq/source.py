@@ -10,7 +10,7 @@ from typing import Any
 
 from edgekit.formats import Model
 from edgekit.progress import Progress, silent
-from edgekit.qdq import equalized, joins, rounding, sensitivity, spans, stream, write
+from edgekit.qdq import equalized, joins, protos, rounding, sensitivity, spans, stream, write
 from edgekit.quantize.ranges import Histogram, Method
 from edgekit.tensors import Arrays, TensorSpec
 
@@ -39,6 +39,19 @@ class Source:
         present = {value.name for value in self.proto.graph.input}
         named = ((self.inputs[spec.name], spec) for spec in self.model.signature.inputs)
         return tuple(TensorSpec(name, spec.shape, spec.dtype) for name, spec in named if name in present)
+
+    def with_all_inputs(self, proto: Any) -> Any:
+        """`proto` with those inputs of the model that nothing reads, so that an artifact takes what its signature lists."""
+        import numpy as np
+        import onnx
+
+        present = {value.name for value in self.proto.graph.input}
+        missing = [(self.inputs[spec.name], spec) for spec in self.model.signature.inputs if self.inputs[spec.name] not in present]
+        made = protos.copy(proto) if missing else proto
+        for name, spec in missing:
+            kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+            made.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, spec.shape))
+        return made
 
     @functools.cached_property
     def samples(self) -> list[Arrays]:

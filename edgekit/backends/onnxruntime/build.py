@@ -55,7 +55,7 @@ class _Builder:
         folder = source.workdir / f"{candidate.precision}-{candidate.rounding}"
         folder.mkdir()
         path = folder / "model.onnx"
-        path.write_bytes(proto.SerializeToString(deterministic=True))
+        path.write_bytes(source.with_all_inputs(proto).SerializeToString(deterministic=True))
         notices += self._in_float(path) if candidate.precision == "w8a8" else self._loaded(path)
         return Artifact(path, "onnx", source.model.signature, candidate, source.renamed, (*self.notices, *notices, *self._gain(candidate, path)))
 

@@ -89,7 +89,7 @@ class _Builder:
         folder = self.context.workdir / f"{candidate.precision}-{candidate.rounding}" / "hexagon"
         folder.mkdir(parents=True)
         proto, signature, names = self._edges(written)
-        self._compile(proto, folder)
+        self._compile(self.source.with_all_inputs(proto), folder)
         options = self.context.target.options
         versions = metadata.version("onnxruntime-qnn"), metadata.version("onnxruntime")
         built = Build(options["arch"], options.get("soc_model", 0), options.get("soc", ""), *versions, sdk=onnxruntime_qnn.sdk_version())
