@@ -58,7 +58,7 @@ def _title(outcome: Outcome) -> str:
 
 
 def _candidates(plan: Plan) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("precision", "model", "total", "SQNR", "top-1", "accelerated", "")]
+    rows: list[tuple[str, ...]] = [("precision", "model", "total", "SQNR", "top-1", "MACs accelerated", "")]
     rows += [_point(point, chosen=number == plan.chosen) for number, point in enumerate(plan.points)]
     return rows + [(precision, *[""] * 5, reason) for precision, reason in plan.skipped.items()]
 
