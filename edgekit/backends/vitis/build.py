@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from edgekit.backends import Artifact, Candidate, Context, Tap
-from edgekit.backends.vitis import MODEL_FILE, calibrate, forms, limits, qdq, report
+from edgekit.backends.vitis import MODEL_FILE, calibrate, forms, limits, losses, qdq, report
 from edgekit.backends.vitis.net import Net, Unit, units
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, Session
@@ -38,16 +38,18 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     samples = [{prepared.inputs[name]: value for name, value in sample.items() if name in prepared.inputs} for sample in context.calibration]
 
     def build(candidate: Candidate) -> Artifact:
-        keep = tuple(names.get(name, name) for name in candidate.keep_float)
+        kept = (*candidate.keep_float, *options.get("keep_float", ()))
+        keep = tuple(names.get(name, name) for name in kept)
 
         def group(one: Net) -> tuple[Unit, ...]:
             return units(one, limits.judge(known, keep))
 
-        found = group(net)
-        _some_on_dpu(model, found)
-        proto = _quantize(net, group, samples, candidate, rounding, arch, context)
-        shown = (*prepared.notices, *notices, *_left(found))
-        return _artifact(model, context, candidate, proto, {n: s for n, s in names.items() if n != s}, shown)
+        _some_on_dpu(model, group(net))
+        made = _calibrated(net, group, samples, candidate, rounding, context)
+        proto = _written(made, rounding, arch)
+        shown = (*prepared.notices, *notices, *made.notices, *_left(made.units), *losses.notices(made))
+        artifact = _artifact(model, context, candidate, proto, {n: s for n, s in names.items() if n != s}, shown)
+        return dataclasses.replace(artifact, sensitivity=losses.sensitivity(made))
 
     return build
 
@@ -57,12 +59,15 @@ def _some_on_dpu(model: Model, found: tuple[Unit, ...]) -> None:
         raise ConversionError(f"{model.name}: the DPU takes none of its operators ({found[0].reason})", found[0].suggestion or None)
 
 
-def _quantize(
-    net: Net, group: Callable[[Net], tuple[Unit, ...]], samples: Sequence[Arrays], candidate: Candidate, rounding: str, arch: str, context: Context
-) -> Any:
+def _calibrated(
+    net: Net, group: Callable[[Net], tuple[Unit, ...]], samples: Sequence[Arrays], candidate: Candidate, rounding: str, context: Context
+) -> calibrate.Calibrated:
     if not samples:
         raise ConversionError("power-of-two int8 needs calibration data: its activations have fixed ranges", "give --calibration")
-    made = calibrate.calibrate(net, group, samples, candidate.rounding, rounding, context.progress)
+    return calibrate.calibrate(net, group, samples, candidate.rounding, rounding, context.progress)
+
+
+def _written(made: calibrate.Calibrated, rounding: str, arch: str) -> Any:
     net, found = made.net, made.units
     left = [name for unit in found if not unit.on_dpu for node in unit.nodes for name in (_stored_name(net, made.positions, node.output[0]),)]
     why = {_stored_name(net, made.positions, unit.output): [unit.reason, unit.suggestion] for unit in found if not unit.on_dpu}

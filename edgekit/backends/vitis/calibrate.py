@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from edgekit.backends.vitis import equalize, rounding
+from edgekit.backends.vitis import equalize, joins, rounding, search, twins
 from edgekit.backends.vitis import positions as ranges
-from edgekit.backends.vitis.net import LINEAR, Net, Unit
-from edgekit.backends.vitis.observe import Seen, float_unit, observe
+from edgekit.backends.vitis.net import LINEAR, Net, Unit, without_tails
+from edgekit.backends.vitis.observe import Seen, float_unit, observe, quantized_tensors
 from edgekit.backends.vitis.qdq import Stored, single
 from edgekit.qdq import layers
 from edgekit.qdq.layers import OnnxLayer
@@ -17,21 +17,27 @@ from edgekit.tensors import Array, Arrays
 from edgekit.virtual.dpu import edges, reader
 
 Values = dict[str, list[Array]]
+Group = Callable[[Net], tuple[Unit, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibrated:
-    """Everything that a QDQ file needs: the network (with scaled channels), positions of its tensors, constants by (unit, input)."""
+    """Everything that a QDQ file needs: the network (with scaled channels), positions of its tensors, constants by (unit, input).
+
+    `costs` is the noise that each tensor's rounding alone brings to the outputs, as a share of their power, where it was measured.
+    """
 
     net: Net
     units: tuple[Unit, ...]
     positions: dict[str, int]
     params: dict[tuple[str, int], Stored]
+    notices: tuple[str, ...] = ()
+    costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def calibrate(
     net: Net,
-    group: Callable[[Net], tuple[Unit, ...]],
+    group: Group,
     samples: Sequence[Arrays],
     method: str,
     shift_rounding: str,
@@ -41,32 +47,91 @@ def calibrate(
 
     `group` puts a network in units. With method `nearest` the weights of the network as it is are rounded to nearest.
     """
-    units = group(net)
-    seen = observe(net, units, samples)
+    notices, costs = tuple[str, ...](), dict[str, float]()
+    seen = observe(net, group(net), samples)
+    group, units = _keeping_apart(group, net, seen)
     if method == "nearest":
         positions = ranges.choose(net, units, seen, {})
     else:
-        net, units, positions = _equalized(net, group, seen)
+        progress(0, len(units), "choosing positions")
+        even, notices = _evened(net, group, seen, samples)
+        positions, costs = _refined(even, samples)
+        net, units = even.net, even.units
     run = _Run(net, positions, samples, {layer.output: layer for layer in layers.find(net.proto)}, method, shift_rounding)
     last = {name: index for index, unit in enumerate(units) for name in net.unit_data(unit)}
     for index, unit in enumerate(units):
         progress(index, len(units), f"rounding {unit.output}")
         run.unit(unit)
         run.forget({name for name in run.floats if last.get(name, -1) <= index})
-    return Calibrated(net, units, positions, run.params)
+    return Calibrated(net, units, positions, run.params, notices, costs)
 
 
-def _equalized(net: Net, group: Callable[[Net], tuple[Unit, ...]], seen: dict[str, Seen]) -> tuple[Net, tuple[Unit, ...], dict[str, int]]:
-    """The network with scaled channels, in units, and positions; bounds that the DPU's shift ranges move from their level are left as they were."""
+def _keeping_apart(group: Group, net: Net, seen: dict[str, Seen]) -> tuple[Group, tuple[Unit, ...]]:
+    """`group` with joins of unequal ranges left to the CPU, and the network in units by it. What is then not quantized leaves `seen`."""
+    apart = {unit.output: unit for unit in joins.keep_apart(net, group(net), seen) if not unit.on_dpu}
+
+    def grouped(one: Net) -> tuple[Unit, ...]:
+        return without_tails(one, [_refused(unit, apart.get(unit.output)) for unit in group(one)])
+
+    units = grouped(net)
+    for name in set(seen) - set(quantized_tensors(net, units)):
+        del seen[name]
+    return grouped, units
+
+
+def _refused(unit: Unit, by: Unit | None) -> Unit:
+    return dataclasses.replace(unit, reason=by.reason, suggestion=by.suggestion) if by else unit
+
+
+@dataclasses.dataclass(frozen=True)
+class _Even:
+    """A network with scaled channels, in units, what its tensors reach, legal positions, and those of tensors that saturate at a bound."""
+
+    net: Net
+    units: tuple[Unit, ...]
+    seen: Mapping[str, Seen]
+    positions: dict[str, int]
+    level: dict[str, int]
+
+
+def _evened(net: Net, group: Group, seen: dict[str, Seen], samples: Sequence[Arrays]) -> tuple[_Even, tuple[str, ...]]:
+    """The network with scaled channels, layers doubled where that lets HardSwish be scaled and is worth it; what to say about that."""
+    even = _equalized(net, group, seen)
+    gated = twins.find(net, group(net))
+    if not gated:
+        return even, ()
+    chosen = twins.worthwhile(net, gated, search.costs(even.net, even.units, samples, even.positions))
+    if not chosen:
+        return even, ()
+    copies = {twins.copy_of(one.source): seen[one.source] for one in chosen}
+    return _equalized(twins.double(net, chosen), group, seen | copies), _doubled(net, chosen)
+
+
+def _equalized(net: Net, group: Group, seen: dict[str, Seen]) -> _Even:
+    """The network with scaled channels; bounds that the DPU's shift ranges move from their level are left as they were."""
     held: set[str] = set()
     while True:
         even = equalize.equalize(net, group(net), seen, held)
         units = group(even.net)
-        positions = ranges.choose(even.net, units, even.seen, dict.fromkeys(even.saturated, equalize.LEVEL_POSITION))
-        moved = {name for name in even.saturated if positions[name] != equalize.LEVEL_POSITION}
+        level = dict.fromkeys(even.saturated, equalize.LEVEL_POSITION)
+        positions = ranges.choose(even.net, units, even.seen, level)
+        moved = {name for name in level if positions[name] != equalize.LEVEL_POSITION}
         if not moved:
-            return even.net, units, positions
+            return _Even(even.net, units, even.seen, positions, level)
         held |= moved
+
+
+def _refined(even: _Even, samples: Sequence[Arrays]) -> tuple[dict[str, int], dict[str, float]]:
+    """Legal positions near those of least noise at the network's outputs (as they were where that would move a bound), and the noise of each."""
+    wanted, costs = search.refine(even.net, even.units, samples, even.positions, even.level)
+    found = ranges.choose(even.net, even.units, even.seen, wanted)
+    return (even.positions if any(found[name] != position for name, position in even.level.items()) else found), costs
+
+
+def _doubled(net: Net, chosen: Sequence[twins.Gated]) -> tuple[str, ...]:
+    more = sum(one.macs for one in chosen) / max(sum(twins.macs(net, node) for node in net.nodes), 1)
+    names = ", ".join(one.source for one in chosen[:4]) + (", ..." if len(chosen) > 4 else "")
+    return (f"{len(chosen)} layer(s) before HardSwish are computed twice ({100 * more:.1f} % more MACs), so that channels can be scaled: {names}",)
 
 
 class _Run:

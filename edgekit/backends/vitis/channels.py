@@ -76,7 +76,11 @@ def classes(net: Net, units: Sequence[Unit], saturating: Mapping[str, float]) ->
             names = [name for name in (*net.data(node), *node.output) if name]
             if node.output[0] in taken:
                 continue
-            if unit.on_dpu and _joins(net, node, saturating):
+            if unit.on_dpu and (gate := _gate(net, node)):
+                names.remove(gate)
+                frozen.add(gate)
+                parent[root(names[1])] = root(names[0])
+            elif unit.on_dpu and _joins(net, node, saturating):
                 for name in names[1:]:
                     parent[root(name)] = root(names[0])
             else:
@@ -93,7 +97,7 @@ def _joins(net: Net, node: Any, saturating: Mapping[str, float]) -> bool:
     if any(len(shape) < 2 for shape in shapes):
         return False
     if node.op_type in ("Add", "Sub"):
-        return len(data) == 2 and len(set(shapes)) == 1
+        return len(set(shapes)) == 1 and all(_varies_by_channel(net, name, shapes[0]) for name in node.input if name in net.constants)
     if node.op_type == "Clip":
         return out in saturating
     if node.op_type == "Mul":
@@ -103,10 +107,37 @@ def _joins(net: Net, node: Any, saturating: Mapping[str, float]) -> bool:
     return node.op_type in HOMOGENEOUS
 
 
+def _gate(net: Net, node: Any) -> str:
+    """The factor of a product that stays as it is while the other and the product are scaled; empty where there is none."""
+    data = list(dict.fromkeys(net.data(node)))
+    if node.op_type != "Mul" or len(data) != 2 or any(len(net.shapes.get(name, ())) < 2 for name in data):
+        return ""
+    makers = {name: other for other in net.nodes for name in other.output}
+    whole = [name for name in data if net.shapes[name] == net.shapes[node.output[0]]]
+    gates = [name for name in data if _bounded(net, makers, name) and [other for other in whole if other != name]]
+    return gates[0] if len(gates) == 1 else ""
+
+
+def _bounded(net: Net, makers: Mapping[str, Any], name: str) -> bool:
+    """Whether a tensor is a (hard) sigmoid, through constant factors or not."""
+    maker = makers.get(name)
+    while maker is not None and maker.op_type in ("Mul", "Reshape") and len(net.data(maker)) == 1:
+        maker = makers.get(net.data(maker)[0])
+    return maker is not None and maker.op_type in ("HardSigmoid", "Sigmoid")
+
+
+def _varies_by_channel(net: Net, name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a constant is one number, or one a channel."""
+    value = net.constants[name]
+    full = (1,) * (len(shape) - value.ndim) + value.shape
+    return value.size == 1 or (len(full) == len(shape) and full[1] == shape[1] == value.size)
+
+
 def _held(net: Net, root: Callable[[str], str], saturating: Mapping[str, float]) -> set[str]:
-    """Classes with a moving bound that an Add touches: its shifts could ask for another position than the bound's."""
+    """Classes with a moving bound that an Add or a gate touches: its shifts could ask for another position than the bound's."""
     bounded = {root(name) for name in saturating}
-    return {root(name) for node in net.nodes if node.op_type in ("Add", "Sub") for name in node.output if root(name) in bounded}
+    moved = (node for node in net.nodes if node.op_type in ("Add", "Sub", "Mul") and len(node.input) == 2)
+    return {root(name) for node in moved if node.op_type != "Mul" or _gate(net, node) for name in node.output if root(name) in bounded}
 
 
 def saturating_clips(net: Net, units: Sequence[Unit]) -> dict[str, float]:
@@ -159,6 +190,8 @@ def _passed(net: Net, node: Any, name: str, given: Array, seen: Mapping[str, See
         values = seen[node.output[0]].values
         off = (values <= 0) | (values >= values.max(initial=0.0)) if kind == "Clip" else values <= 0
         passed = given * (1 - off.mean(axis=0))
+    elif kind == "HardSigmoid" and name in seen:
+        passed = given * (np.abs(seen[name].values) < 3).mean(axis=0) / 36
     elif kind in ("GlobalAveragePool", "AveragePool"):
         passed = given / math.prod(net.shapes[name][2:] if kind == "GlobalAveragePool" else attribute(node, "kernel_shape"))
     elif kind == "Mul":

@@ -102,10 +102,27 @@ def _apply(net: Net, layers: Sequence[channels.Linear], found: Mapping[str, str]
         constants[node.input[1]] = (rows if outputs_first else rows.T).astype(np.float32)
         if v is not None and len(node.input) > 2 and node.input[2]:
             constants[node.input[2]] = (constants[node.input[2]].astype(np.float64).ravel() * v).astype(np.float32)
+    nodes = [_offset(net, node, found, made, constants) for node in net.nodes]
     if saturated:
         constants["dpu/level"] = np.array(LEVEL, np.float32)
-    nodes = tuple(_leveled(node) if node.output[0] in saturated else node for node in net.nodes)
-    return dataclasses.replace(net, nodes=nodes, constants=constants)
+    nodes = [_leveled(node) if node.output[0] in saturated else node for node in nodes]
+    return dataclasses.replace(net, nodes=tuple(nodes), constants=constants)
+
+
+def _offset(net: Net, node: Any, found: Mapping[str, str], made: Mapping[str, Array], constants: dict[str, Array]) -> Any:
+    """The node, with its constant scaled as its channels are where it adds one to them."""
+    import numpy as np
+    import onnx
+
+    name, stored = node.output[0], [index for index, given in enumerate(node.input) if given in net.constants]
+    if node.op_type not in ("Add", "Sub") or name not in found or len(stored) != 1:
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[stored[0]] = f"{name}/offset"
+    value = net.constants[node.input[stored[0]]].astype(np.float64).reshape(-1) * made[found[name]]
+    constants[f"{name}/offset"] = value.reshape(1, -1, *[1] * (len(net.shapes[name]) - 2)).astype(np.float32)
+    return copy
 
 
 def _leveled(node: Any) -> Any:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from edgekit.backends.vitis import fold
+from edgekit.backends.vitis import fold, layout
 from edgekit.backends.vitis.net import Net, attribute, of_proto, to_proto
 from edgekit.qdq import protos
 from edgekit.tensors import Array
@@ -27,7 +27,7 @@ def legalize(proto: Any, *, hard_sigmoid: bool = False) -> tuple[Net, tuple[str,
     as x * HardSigmoid(x), spatial ReduceMean as GlobalAveragePool. In numbers: LeakyReLU's slope to a multiple of 1/256, means as sums
     times k / 2^n, HardSigmoid times 1.00012, with `hard_sigmoid` Sigmoid as HardSigmoid.
     """
-    net = fold.fold(_with_hard_swishes(of_proto(protos.canonical(proto))))
+    net = fold.fold(layout.channels_first(_with_hard_swishes(of_proto(protos.canonical(proto)))))
     made: list[Any] = []
     notices: dict[str, int] = {}
     constants = dict(net.constants)

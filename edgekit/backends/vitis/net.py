@@ -12,10 +12,15 @@ FUSIBLE = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul")
 ACTIVATIONS = ("Relu", "Clip", "LeakyRelu")
 LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 VIEWS = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Identity", "Pad")
-ALIGNED = (*VIEWS, "MaxPool", "AveragePool", "GlobalAveragePool", "Concat")
+ALIGNED = (*VIEWS, "MaxPool", "Concat")
 """Operators whose inputs and output share one position (the DPU moves values through them as they are)."""
 
-DPU = (*FUSIBLE, *ACTIVATIONS, *ALIGNED, "HardSigmoid", "Resize")
+MEANS = ("AveragePool", "GlobalAveragePool")
+"""Their output has a position of its own: Vitis AI's reference of the DPU's pool shifts after the factor (vart, cpu-runner, pool-fix)."""
+
+DPU = (*FUSIBLE, *ACTIVATIONS, *ALIGNED, *MEANS, "HardSigmoid", "Resize")
+
+BEHIND = "behind an operator on the CPU, with no layer of the DPU after it"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +132,23 @@ def units(net: Net, judge: Any) -> tuple[Unit, ...]:
         taken |= {n.output[0] for n in nodes}
         reason, suggestion = refused or ("", "")
         found.append(Unit(tuple(nodes), reason, suggestion))
-    return tuple(found)
+    return without_tails(net, found)
+
+
+def without_tails(net: Net, found: Sequence[Unit]) -> tuple[Unit, ...]:
+    """Units behind the CPU with no layer of the accelerator after them stay there: a way back would cost two copies and a rounding."""
+    leading: set[str] = set()
+    for unit in reversed(found):
+        if any(name in leading for node in unit.nodes for name in node.output) or (unit.on_dpu and unit.head.op_type in LINEAR):
+            leading |= set(net.unit_data(unit))
+    left, made = set[str](), []
+    for unit in found:
+        layer = unit.head.op_type in LINEAR or any(name in leading for name in unit.nodes[-1].output)
+        if unit.on_dpu and not layer and left & set(net.unit_data(unit)):
+            unit = dataclasses.replace(unit, reason=BEHIND, suggestion="nothing: the DPU has no layer left to compute")
+        left |= set() if unit.on_dpu else set(unit.nodes[-1].output)
+        made.append(unit)
+    return tuple(made)
 
 
 def _chain(net: Net, node: Any, readers: dict[str, list[Any]]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from edgekit.backends.vitis.net import ALIGNED, Net, Unit
+from edgekit.backends.vitis.net import ALIGNED, MEANS, Net, Unit, attribute
 from edgekit.backends.vitis.observe import Seen
 from edgekit.errors import ConversionError
 from edgekit.quantize.grid import TINY
@@ -71,10 +71,10 @@ def choose(net: Net, units: Sequence[Unit], seen: Mapping[str, Seen], fixed: Map
     Raises `ConversionError` where they do not settle.
     """
     found = {name: fixed[name] if name in fixed else best(one.values, float(one.largest.max(initial=0))) for name, one in seen.items()}
-    groups = _groups(net, units, found)
+    shared = groups(net, units, found)
     for _ in range(LOOPS):
         before = dict(found)
-        for group in groups:
+        for group in shared:
             for name in group:
                 found[name] = min(found[other] for other in group)
         for unit in units:
@@ -85,16 +85,16 @@ def choose(net: Net, units: Sequence[Unit], seen: Mapping[str, Seen], fixed: Map
     raise ConversionError(f"the shift ranges of the DPU cannot all be kept: after {LOOPS} rounds positions still move", "split the model")
 
 
-def _groups(net: Net, units: Sequence[Unit], known: Mapping[str, int]) -> list[list[str]]:
+def groups(net: Net, units: Sequence[Unit], known: Mapping[str, int]) -> list[list[str]]:
     """Tensors that move through the DPU as they are and so share a position."""
-    groups: list[set[str]] = []
+    shared: list[set[str]] = []
     for unit in units:
         if not unit.on_dpu or unit.head.op_type not in ALIGNED:
             continue
         names = {name for name in (*net.unit_data(unit), unit.output) if name in known}
-        touching = [group for group in groups if group & names]
-        groups = [group for group in groups if not group & names] + [names.union(*touching)]
-    return [sorted(group) for group in groups]
+        touching = [group for group in shared if group & names]
+        shared = [group for group in shared if not group & names] + [names.union(*touching)]
+    return [sorted(group) for group in shared]
 
 
 def _move(net: Net, unit: Unit, positions: dict[str, int]) -> None:
@@ -113,3 +113,6 @@ def _move(net: Net, unit: Unit, positions: dict[str, int]) -> None:
         source = inputs[0]
         positions[source] = min(max(positions[source], HARD_SIGMOID_IN[0]), HARD_SIGMOID_IN[1])
         positions[out] = max(positions[out], HARD_SIGMOID_OUT)
+    elif kind in MEANS and inputs:
+        area = math.prod(net.shapes[inputs[0]][2:] if kind == "GlobalAveragePool" else attribute(unit.head, "kernel_shape"))
+        positions[out] = clamp(positions[out], (positions[inputs[0]], positions[inputs[0]] + math.floor(math.log2(area))))
