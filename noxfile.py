@@ -119,7 +119,7 @@ def conformance(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Benchmarks, as ratios against the plain tool run side by side."""
     install_system_packages(session)
-    install(session, "dev")
+    install(session, "dev,bench")
     prepare_devices(session)
     for script in sorted(Path("benchmarks").glob("bench_*.py")):
         session.run("python", str(script), env={"PYTHONPATH": str(Path.cwd())})

@@ -131,11 +131,39 @@ def _checked(proto: Any, name: str) -> Any:
     try:
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
+        _sort(proto.graph)
         if not any(node.domain not in ("", "ai.onnx", "ai.onnx.ml") for node in proto.graph.node):
             onnx.checker.check_model(proto)
     except Exception as error:  # the checker and the inliner raise their own types
         raise ConversionError(f"{name}: not a valid ONNX model: {first_line(error)}", "is the file complete? export it again") from error
     return proto
+
+
+def _sort(graph: Any) -> None:
+    """Put nodes behind those that they read, as the standard asks: some quantizers append theirs at the end. A cycle is left to the checker."""
+    made, placed, order = {name for node in graph.node for name in node.output}, set[str](), list[Any]()
+    waiting = list(graph.node)
+    while waiting:
+        later = []
+        for node in waiting:
+            if all(name in placed or name not in made for name in _read(node)):
+                order.append(node)
+                placed |= set(node.output)
+            else:
+                later.append(node)
+        if len(later) == len(waiting):
+            return
+        waiting = later
+    if any(one is not other for one, other in zip(order, graph.node, strict=True)):
+        copies = [type(node).FromString(node.SerializeToString()) for node in order]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def _read(node: Any) -> set[str]:
+    """What a node reads, in its subgraphs too."""
+    inner = [one for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) for one in graph.node]
+    return {*node.input, *(name for one in inner for name in _read(one))} - {name for one in inner for name in one.output}
 
 
 def _input_specs(proto: Any, name: str) -> tuple[TensorSpec, ...]:

@@ -64,7 +64,10 @@ def _calibrated(
 ) -> calibrate.Calibrated:
     if not samples:
         raise ConversionError("power-of-two int8 needs calibration data: its activations have fixed ranges", "give --calibration")
-    return calibrate.calibrate(net, group, samples, candidate.rounding, rounding, context.progress)
+    tolerance = context.target.tolerance.quantization.get(candidate.precision)
+    least_db = tolerance.min_sqnr_db if tolerance else None
+    wanted = calibrate.Wanted(least_db or 0.0, float(context.target.options.get("float_macs", 0.0)))
+    return calibrate.calibrate(net, group, samples, candidate.rounding, rounding, context.progress, wanted)
 
 
 def _written(made: calibrate.Calibrated, rounding: str, arch: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from edgekit.backends.vitis import equalize, joins, rounding, search, twins
+from edgekit.backends.vitis import equalize, heads, joins, rounding, search, twins
 from edgekit.backends.vitis import positions as ranges
 from edgekit.backends.vitis.net import LINEAR, Net, Unit, without_tails
 from edgekit.backends.vitis.observe import Seen, float_unit, observe, quantized_tensors
@@ -15,6 +15,9 @@ from edgekit.qdq.layers import OnnxLayer
 from edgekit.quantize.moments import Layer
 from edgekit.tensors import Array, Arrays
 from edgekit.virtual.dpu import edges, reader
+
+TAKEN_BACK_DB = 2.0
+"""How far below the wanted SQNR the noise of activations alone may be before the network's head is left in float."""
 
 Values = dict[str, list[Array]]
 Group = Callable[[Net], tuple[Unit, ...]]
@@ -35,6 +38,14 @@ class Calibrated:
     costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What to try for: `sqnr_db` at the outputs, for which a share `float_macs` of the MACs may run in float on the CPU before the DPU."""
+
+    sqnr_db: float = 0.0
+    float_macs: float = 0.0
+
+
 def calibrate(
     net: Net,
     group: Group,
@@ -42,6 +53,7 @@ def calibrate(
     method: str,
     shift_rounding: str,
     progress: Callable[[int, int, str], None],
+    wanted: Wanted | None = None,
 ) -> Calibrated:
     """Channels scaled, positions by squared error, then weights and biases in the order of execution on the quantized network's values.
 
@@ -54,8 +66,8 @@ def calibrate(
         positions = ranges.choose(net, units, seen, {})
     else:
         progress(0, len(units), "choosing positions")
-        even, notices = _evened(net, group, seen, samples)
-        positions, costs = _refined(even, samples)
+        even, notices, costs = _evened(net, group, seen, samples, wanted or Wanted())
+        positions, costs = _refined(even, samples, costs)
         net, units = even.net, even.units
     run = _Run(net, positions, samples, {layer.output: layer for layer in layers.find(net.proto)}, method, shift_rounding)
     last = {name: index for index, unit in enumerate(units) for name in net.unit_data(unit)}
@@ -94,17 +106,36 @@ class _Even:
     level: dict[str, int]
 
 
-def _evened(net: Net, group: Group, seen: dict[str, Seen], samples: Sequence[Arrays]) -> tuple[_Even, tuple[str, ...]]:
-    """The network with scaled channels, layers doubled where that lets HardSwish be scaled and is worth it; what to say about that."""
+def _evened(
+    net: Net, group: Group, seen: dict[str, Seen], samples: Sequence[Arrays], wanted: Wanted
+) -> tuple[_Even, tuple[str, ...], dict[str, float]]:
+    """The network with scaled channels, its head in float where int8 is too coarse for it, layers doubled where that lets HardSwish be scaled
+    and is worth it; what to say about that, and the noise of tensors that this left as they were.
+    """
     even = _equalized(net, group, seen)
-    gated = twins.find(net, group(net))
-    if not gated:
-        return even, ()
-    chosen = twins.worthwhile(net, gated, search.costs(even.net, even.units, samples, even.positions))
+    costs = search.costs(even.net, even.units, samples, even.positions)
+    head = heads.choose(net, group(net), costs, wanted.float_macs) if _poor(costs, wanted) else frozenset[str]()
+    if head:
+        group = _with_head(group, head)
+        seen = {name: seen[name] for name in quantized_tensors(net, group(net))}
+        even = _equalized(net, group, seen)
+        costs = {name: cost for name, cost in costs.items() if name in seen}
+    chosen = twins.worthwhile(net, twins.find(net, group(net)), costs)
     if not chosen:
-        return even, ()
+        return even, (), costs
+    scaled = {name for one in chosen for name in (one.source, one.product.output[0])}
     copies = {twins.copy_of(one.source): seen[one.source] for one in chosen}
-    return _equalized(twins.double(net, chosen), group, seen | copies), _doubled(net, chosen)
+    kept = {name: cost for name, cost in costs.items() if name not in scaled}
+    return _equalized(twins.double(net, chosen), group, seen | copies), _doubled(net, chosen), kept
+
+
+def _poor(costs: Mapping[str, float], wanted: Wanted) -> bool:
+    """Whether activations alone cost so much that what is wanted is out of reach: rounding by data takes back a part of the noise counted here."""
+    return wanted.float_macs > 0 and search.decibels(sum(costs.values())) < wanted.sqnr_db - TAKEN_BACK_DB
+
+
+def _with_head(group: Group, head: frozenset[str]) -> Group:
+    return lambda net: without_tails(net, heads.left(group(net), head))
 
 
 def _equalized(net: Net, group: Group, seen: dict[str, Seen]) -> _Even:
@@ -121,9 +152,9 @@ def _equalized(net: Net, group: Group, seen: dict[str, Seen]) -> _Even:
         held |= moved
 
 
-def _refined(even: _Even, samples: Sequence[Arrays]) -> tuple[dict[str, int], dict[str, float]]:
+def _refined(even: _Even, samples: Sequence[Arrays], known: Mapping[str, float]) -> tuple[dict[str, int], dict[str, float]]:
     """Legal positions near those of least noise at the network's outputs (as they were where that would move a bound), and the noise of each."""
-    wanted, costs = search.refine(even.net, even.units, samples, even.positions, even.level)
+    wanted, costs = search.refine(even.net, even.units, samples, even.positions, even.level, known)
     found = ranges.choose(even.net, even.units, even.seen, wanted)
     return (even.positions if any(found[name] != position for name, position in even.level.items()) else found), costs
 

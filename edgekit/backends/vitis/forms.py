@@ -19,6 +19,8 @@ HARD_SIGMOID_FACTOR = 1.0001220703125
 
 SLOPE_STEPS = 256
 
+_CALLED = {"LeakyRelu": "LeakyReLU", "PRelu": "PReLU"}
+
 
 def legalize(proto: Any, *, hard_sigmoid: bool = False) -> tuple[Net, tuple[str, ...]]:
     """The network in DPU forms, and what was changed in numbers (rewrites that are exact go unsaid).
@@ -60,10 +62,10 @@ def _rewritten(net: Net, node: Any, constants: dict[str, Array], hard_sigmoid: b
         return _hard_sigmoid(name, node.input[0], constants), "Sigmoid became HardSigmoid"
     if kind == "HardSigmoid" and abs(attribute(node, "alpha", 0.2) - 1 / 6) < 1e-6 and attribute(node, "beta", 0.5) == 0.5:
         return _hard_sigmoid(name, node.input[0], constants), ""
-    if kind == "LeakyRelu":
-        slope = attribute(node, "alpha", 0.01)
+    if (slope := _slope(net, node)) is not None:
         rounded = round(slope * SLOPE_STEPS) / SLOPE_STEPS
-        return [_node("LeakyRelu", [node.input[0]], name, alpha=rounded)], f"LeakyReLU's slope {slope:.4g} became {rounded * SLOPE_STEPS:.0f}/256"
+        notice = f"{_CALLED[kind]}'s slope {slope:.4g} became {rounded * SLOPE_STEPS:.0f}/256"
+        return [_node("LeakyRelu", [node.input[0]], name, alpha=rounded)], notice
     if attribute(node, "auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER") and kind in ("Conv", "MaxPool"):
         return [_explicit_pads(net, node)], ""
     if kind in ("GlobalAveragePool", "AveragePool") or (kind == "ReduceMean" and _spatial(net, node)):
@@ -82,10 +84,11 @@ def _hard_sigmoid(name: str, source: str, constants: dict[str, Array]) -> list[A
 
 
 def _pool(net: Net, node: Any, constants: dict[str, Array]) -> tuple[list[Any], str]:
-    """The pool with the DPU's factor behind it, unless the area is a power of two or the window's border does not count."""
+    """The pool with the DPU's factor behind it, unless the area is a power of two or the DPU does not take it."""
     name, shape = node.output[0], net.shapes[node.input[0]]
     kernel = attribute(node, "kernel_shape") if node.op_type == "AveragePool" else shape[2:]
-    factor = pool_factor(int(kernel[0]), int(kernel[1]))
+    on_cpu = attribute(node, "ceil_mode", 0) or (any(attribute(node, "pads", [0])) and not attribute(node, "count_include_pad", 0))
+    factor = 1.0 if on_cpu else pool_factor(int(kernel[0]), int(kernel[1]))
     made = [node] if node.op_type != "ReduceMean" else [_node("GlobalAveragePool", [node.input[0]], name)]
     if node.op_type == "ReduceMean" and not attribute(node, "keepdims", 1):
         axes = constants.setdefault("dpu/spatial_axes", _int64([2, 3]))
@@ -127,6 +130,16 @@ def pool_factor(height: int, width: int) -> float:
     trials = [(round(2**bits / area), bits) for bits in range(7 + math.ceil(math.log2(area)))]
     k, bits = min(trials, key=lambda trial: (abs(trial[0] / 2 ** trial[1] - 1 / area), trial[1]))
     return float(k / 2**bits * area)
+
+
+def _slope(net: Net, node: Any) -> float | None:
+    """The slope of a LeakyRelu, or of a PRelu that has one for all channels; None for other nodes."""
+    if node.op_type == "LeakyRelu":
+        return float(attribute(node, "alpha", 0.01))
+    slopes = net.constants.get(node.input[1]) if node.op_type == "PRelu" else None
+    if slopes is None or not slopes.size or (slopes != slopes.ravel()[0]).any() or slopes.ravel()[0] < 0:
+        return None
+    return float(slopes.ravel()[0])
 
 
 def _spatial(net: Net, node: Any) -> bool:

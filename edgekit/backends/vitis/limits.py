@@ -184,5 +184,6 @@ def _activation(label: str, engine: Engine, fused: str | None) -> Refusal | None
 _SUGGESTIONS = {
     "Sigmoid": "set hard_sigmoid = true in the profile's options for HardSigmoid, or leave a last Sigmoid to the CPU",
     "Softmax": "leave it to the CPU as the last operator, or drop it and use the scores",
+    "PRelu": "use one slope for all channels, which becomes LeakyReLU",
     "BatchNormalization": "it folds into a convolution right before it",
 }

@@ -18,20 +18,20 @@ from edgekit.tensors import Array, Arrays
 COARSER, FINER = 1, 4
 """Positions tried around the one of least squared error of the tensor itself: a clipped tail often costs the outputs less than coarse steps."""
 
-SAMPLES = 16
+SAMPLES = 8
 MEMORY_BYTES = 1_500_000_000
 """Samples looked at: as many as the activations of all fit in, and at least 2 where there are so many."""
 
-SHARE = 0.002
-"""Tensors that bring less than this share of the noise keep their position."""
+MOST_TENSORS, MOST_SHARE = 32, 0.9
+"""Tensors whose position is searched: the costliest, until they bring this share of all noise; the others keep theirs."""
 
 WORSE = 4.0
 """No further position is tried that way once the noise is so many times the least."""
 
-FEW = 4
+FEW = 2
 """Samples that tell which tensors bring noise at all."""
 
-GAIN = 0.97
+GAIN = 0.7
 FOLDS = 4
 """Another position is taken only where it brings the noise below this share of what it was, and on no part of the samples above it: a tail that
 few samples show is not clipped for the sake of the others."""
@@ -61,13 +61,19 @@ def costs(net: Net, units: Sequence[Unit], samples: Sequence[Arrays], positions:
 
 
 def refine(
-    net: Net, units: Sequence[Unit], samples: Sequence[Arrays], positions: Mapping[str, int], fixed: Collection[str]
+    net: Net,
+    units: Sequence[Unit],
+    samples: Sequence[Arrays],
+    positions: Mapping[str, int],
+    fixed: Collection[str] = (),
+    known: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, int], dict[str, float]]:
     """Positions of least noise at the outputs, and the noise then. Powers of independent noises add, so each tensor can be settled alone.
 
-    Tensors in `fixed` keep their position. Shift ranges are not looked at: `positions.choose` takes the result as a wish.
+    Tensors in `fixed` keep their position. `known` are costs that need not be measured again to tell which tensors matter. Shift ranges are
+    not looked at: `positions.choose` takes the result as a wish.
     """
-    return _Search(net, units, samples, positions).refine(fixed)
+    return _Search(net, units, samples, positions).refine(fixed, known or {})
 
 
 class _Search:
@@ -79,25 +85,34 @@ class _Search:
         self._power = {name: max(sum(float((one[name].astype("float64") ** 2).sum()) for one in self._values), 1e-30) for name in net.outputs}
         self._groups = _variables(net, units, positions)
 
-    def costs(self) -> dict[str, float]:
-        few = self._values[:FEW]
+    def costs(self, known: Mapping[str, float] | None = None) -> dict[str, float]:
+        few, found = self._values[:FEW], dict(known or {})
+        unknown = [members for members in self._groups if members[0] not in found]
 
         def cost(members: tuple[str, ...]) -> float:
             return _noise(_tail(self._net, members), few, self._positions[members[0]], self._power) * len(self._values) / len(few)
 
         with _pool() as pool:
-            return {members[0]: found for members, found in zip(self._groups, pool.map(cost, self._groups), strict=True)}
+            found |= {members[0]: noise for members, noise in zip(unknown, pool.map(cost, unknown), strict=True)}
+        return {members[0]: found[members[0]] for members in self._groups}
 
-    def refine(self, fixed: Collection[str]) -> tuple[dict[str, int], dict[str, float]]:
-        costs = self.costs()
-        least = SHARE * sum(costs.values())
-        asked = [members for members in self._groups if costs[members[0]] > least and not set(members) & set(fixed)]
-        made = dict(self._positions)
+    def refine(self, fixed: Collection[str], known: Mapping[str, float]) -> tuple[dict[str, int], dict[str, float]]:
+        costs, made = self.costs(known), dict(self._positions)
+        asked = [members for members in self._worst(costs) if not set(members) & set(fixed)]
         with _pool() as pool:
             for members, (position, cost) in zip(asked, pool.map(self._best, asked), strict=True):
                 made |= dict.fromkeys(members, position)
                 costs[members[0]] = cost
         return made, costs
+
+    def _worst(self, costs: Mapping[str, float]) -> list[tuple[str, ...]]:
+        """The costliest tensors, worst first."""
+        order, brought, total = sorted(self._groups, key=lambda members: -costs[members[0]]), 0.0, sum(costs.values())
+        for count, members in enumerate(order[:MOST_TENSORS]):
+            if brought >= MOST_SHARE * total:
+                return order[:count]
+            brought += costs[members[0]]
+        return order[:MOST_TENSORS]
 
     def _best(self, members: tuple[str, ...]) -> tuple[int, float]:
         tail, best = _tail(self._net, members), self._positions[members[0]]

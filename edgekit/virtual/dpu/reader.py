@@ -37,6 +37,7 @@ class _State:
     cpu: frozenset[str]
     constants: dict[str, Array]
     shapes: dict[str, tuple[int, ...]]
+    int8_inputs: frozenset[str]
     stored: dict[str, Operand] = dataclasses.field(default_factory=dict)
     real: dict[str, Operand] = dataclasses.field(default_factory=dict)
     pending: dict[str, Accumulated] = dataclasses.field(default_factory=dict)
@@ -60,11 +61,14 @@ def read(source: Path | Any, rounding: str | None = None, *, allow_cpu: bool = T
     onnx = require("onnx", extra="onnx", purpose="reading an ONNX model")
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     inputs, outputs = edge(proto.graph.input, constants), edge(proto.graph.output, constants)
-    state = _State(proto, rule, planned, constants, shapes_of(proto))  # type: ignore[arg-type]  # one of ROUNDINGS
+    int8 = frozenset(spec.name for spec in inputs if spec.dtype == "int8")
+    state = _State(proto, rule, planned, constants, shapes_of(proto), int8)  # type: ignore[arg-type]  # one of ROUNDINGS
     state.floats |= {spec.name for spec in inputs if spec.dtype != "int8"}
     for node in proto.graph.node:
         _node(state, node)
     for spec in outputs:
+        if spec.dtype == "uint8":
+            raise refuse(spec.name, "an output of type uint8", "quantize to int8, or leave it in float")
         _output(state, spec.name)
     positions = {operand.name: operand.position for operand in state.stored.values() if operand.constant is None}
     steps = tuple(state.steps)
@@ -98,12 +102,17 @@ def _scale_of(state: _State, node: Any) -> int:
     found = position(float(scale.ravel()[0]))
     if found is None:
         raise refuse(node.output[0], f"the scale {float(scale.ravel()[0]):.8g} is not a power of two", "quantize with power-of-two scales")
-    if zero is not None and (zero.any() or zero.dtype.name not in ("int8", "int32")):
+    if zero is not None and not _symmetric(zero):
         what = f"the zero point {zero.ravel()[0]} ({zero.dtype}): the accelerator is int8 and symmetric"
         raise refuse(node.output[0], what, "quantize to int8 with zero point 0")
     if zero is None and node.op_type == "QuantizeLinear":
         raise refuse(node.output[0], "QuantizeLinear to uint8", "quantize to int8")
     return found
+
+
+def _symmetric(zero: Array) -> bool:
+    """Whether a zero point is that of int8 (or of an int32 bias) without offset; uint8 around 128 holds the same values."""
+    return bool((zero == 128).all()) if zero.dtype == "uint8" else zero.dtype.name in ("int8", "int32") and not zero.any()
 
 
 def _quantize(state: _State, node: Any) -> None:
@@ -142,12 +151,14 @@ def _dequantize(state: _State, node: Any) -> None:
     source, name, at = node.input[0], node.output[0], _scale_of(state, node)
     if source in state.constants:
         constant = state.constants[source]
+        if constant.dtype == "uint8":
+            constant = (constant.astype("int16") - 128).astype("int8")
         if constant.dtype.name not in ("int8", "int32"):
             raise refuse(name, f"constants of type {constant.dtype}", "int8 weights, int8 or int32 biases")
         state.real[name] = Operand(name, at, constant)
         return
     if source not in state.stored:
-        if source not in {value.name for value in state.proto.graph.input}:
+        if source not in state.int8_inputs:
             raise refuse(name, f"it dequantizes {source}, which is no int8 tensor")
         state.stored[source] = Operand(source, at)
     if state.stored[source].position != at:
