@@ -8,6 +8,7 @@ Without arguments: EfficientNet-Lite0 of the zoo with 16 and 24 natural crops.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import tempfile
@@ -59,7 +60,8 @@ def by_quark(source: Path, made: Path, feeds: Sequence[dict[str, Any]]) -> None:
     from quark.onnx import ModelQuantizer
     from quark.onnx.quantization.config import Config, get_default_config
 
-    ModelQuantizer(Config(global_quant_config=get_default_config("XINT8"))).quantize_model(str(source), str(made), _Reader(feeds))
+    with contextlib.chdir(made.parent):  # it leaves a table in the current folder
+        ModelQuantizer(Config(global_quant_config=get_default_config("XINT8"))).quantize_model(str(source), str(made), _Reader(feeds))
 
 
 def fidelity(wanted: list[Any], got: list[Any]) -> dict[str, float]:

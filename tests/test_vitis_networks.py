@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -15,8 +16,10 @@ import torch
 
 from edgekit import formats, target
 from edgekit.backends import Artifact, Candidate, Context, vitis
+from edgekit.backends.vitis import heads
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
+from edgekit.target import Tolerance
 from edgekit.virtual.dpu import reader
 from tests import vitis_nets
 from tests.dpu_models import by_onnxruntime
@@ -155,3 +158,21 @@ def test_quantized_models_that_are_refused_say_why(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "dynamic.onnx")
     with pytest.raises(ConversionError, match="dynamic"):
         kept(tmp_path / "dynamic.onnx", tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_head_runs_in_float_where_int8_misses_the_tolerance(tmp_path: Path) -> None:
+    module, example = vitis_nets.make("three-scales")
+    torch.onnx.export(module, example, str(tmp_path / "net.onnx"), dynamo=False, opset_version=17, input_names=["x"])
+    model, given, found = formats.open(str(tmp_path / "net.onnx")), target.load("fpga-dpuczdx8g"), {}
+    for share in (0.0, 0.9):
+        tolerance = msgspec.structs.replace(given.tolerance, quantization={"w8a8": Tolerance(min_sqnr_db=60.0)})
+        profile = msgspec.structs.replace(given, tolerance=tolerance, options=given.options | {"float_macs": share})
+        (tmp_path / str(share)).mkdir()
+        artifact = vitis.prepare(model, Context(profile, samples(vitis_nets.IMAGE, 12, 0), tmp_path / str(share)))(Candidate("w8a8"))
+        session, floats = vitis.emulate(artifact), formats.session(model)
+        pairs = [(next(iter(floats.run(one).values())), next(iter(session.run(one).values()))) for one in samples(vitis_nets.IMAGE, 4, 1)]
+        found[share] = sum(float(((wanted - got) ** 2).sum()) for wanted, got in pairs)
+        left = [operator for operator in vitis.graph(artifact).operators if operator.attributes.get("cpu") == heads.REASON]
+        assert bool(left) == bool(share)
+    assert found[0.9] < found[0.0]

@@ -21,7 +21,7 @@ from onnx import numpy_helper
 
 from edgekit import converters, formats, target
 from edgekit.backends import Artifact, Candidate, Context, vitis
-from edgekit.backends.vitis import report
+from edgekit.backends.vitis import heads, report
 from edgekit.formats import Model
 from edgekit.virtual.dpu import reader
 from edgekit.virtual.dpu.arithmetic import position
@@ -40,14 +40,15 @@ class Asked:
 
     least_db: float
     on_cpu: frozenset[str] = frozenset()
+    head: bool = False
 
 
 ASKED = {
     "efficientnet-lite0": Asked(17.0),
     "mobilenet-v2": Asked(4.0, frozenset({"Softmax"})),
     "ppocr-cls": Asked(13.0, frozenset({"Softmax"})),
-    "ppocr-det": Asked(11.0, frozenset({"Sigmoid"})),
-    "selfie-segmentation": Asked(8.0, frozenset({"Sigmoid"})),
+    "ppocr-det": Asked(15.0, frozenset({"Sigmoid"}), head=True),
+    "selfie-segmentation": Asked(7.0, frozenset({"Sigmoid", "Reshape"}), head=True),
     "small-resnet": Asked(30.0),
 }
 """mobilenet-v2 has random weights, which make more of any error: its float network on images of 8 bits is 12 dB off by itself."""
@@ -134,8 +135,10 @@ def test_zoo(name: str, tmp_path: Path) -> None:
     print(f"{name}: {made.decibels:.1f} dB in {made.build_s:.0f} s; inputs alone {made.input_db:.1f} dB")
     assert made.decibels >= ASKED[name].least_db
     graph = vitis.graph(made.artifact)
-    left = {operator.type for operator in graph.operators if operator.attributes.get("cpu")}
-    assert left == ASKED[name].on_cpu
+    on_cpu = [operator for operator in graph.operators if operator.attributes.get("cpu")]
+    left = {operator.type for operator in on_cpu}
+    assert {operator.type for operator in on_cpu if operator.attributes["cpu"] != heads.REASON} == ASKED[name].on_cpu
+    assert ASKED[name].head or all(operator.attributes["cpu"] != heads.REASON for operator in on_cpu)
     assert all(operator.attributes["cpu"] and operator.attributes["suggestion"] for operator in graph.operators if operator.type in left)
     proto = onnx.load(made.artifact.path / vitis.MODEL_FILE)
     _legal(proto, reader.read(proto, "half_even"))
