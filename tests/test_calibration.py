@@ -109,6 +109,16 @@ def test_a_folder_of_images_is_preprocessed_as_stated(tmp_path):
     assert found.notices == ()
 
 
+def test_a_scale_that_leaves_nothing_of_whole_pixels_is_refused(tmp_path):
+    Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(tmp_path / "a.png")
+    whole = Signature((TensorSpec("x", (1, 8, 8, 3), "uint8", layout="NHWC"),), ())
+    with pytest.raises(UsageError, match="takes uint8, but the stated preprocessing gives 0 to 1") as caught:
+        calibration.load(str(tmp_path), whole, preprocess.parse("resize=8x8"))
+    assert "scale=1" in caught.value.hint
+    kept = calibration.load(str(tmp_path), whole, preprocess.parse("resize=8x8,scale=1")).samples[0]["x"]
+    np.testing.assert_array_equal(kept.ravel(), np.arange(192))
+
+
 def test_images_without_a_statement_are_stretched_and_say_so(tmp_path):
     found = calibration.load(str(pictures(tmp_path, size=(20, 11))), IMAGE)
     assert found.samples[0]["image"].shape == (1, 3, 8, 8)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from edgekit.errors import UsageError
 from edgekit.preprocess import Preprocess
-from edgekit.tensors import Array, Signature
+from edgekit.tensors import Array, Signature, TensorSpec
 
 GROSS = 8.0  # values beyond this many times the range that the preprocessing can give are in other units
 FAINT = 32.0  # and so are values that fill less than this part of it
+COARSE = 16.0  # whole numbers in a narrower range are no picture
 FEW = 3
 
 
@@ -19,6 +20,8 @@ def judge(samples: Sequence[dict[str, Array]], names: Sequence[str], signature: 
     notices = ["a single sample: its range stands for all that will ever come"] if len(samples) == 1 else _repeated(samples, names)
     for spec in signature.inputs:
         arrays = [sample[spec.name] for sample in samples]
+        if preprocess is not None and len(signature.inputs) == 1:
+            _check_whole_numbers(spec, preprocess)
         if arrays[0].size < 2 or arrays[0].dtype.kind != "f":
             continue
         bounds = [(float(array.min()), float(array.max())) for array in arrays]
@@ -31,6 +34,14 @@ def judge(samples: Sequence[dict[str, Array]], names: Sequence[str], signature: 
         if image and preprocess is None and all(_pixels(array, bound) for array, bound in zip(arrays, bounds, strict=True)):
             notices.append(f"{spec.name}: all values are whole numbers from 0 to 255, like raw pixels; is that what the model takes?")
     return notices
+
+
+def _check_whole_numbers(spec: TensorSpec, preprocess: Preprocess) -> None:
+    """Refuse a preprocessing whose values an input of whole numbers rounds to a few."""
+    low, high = preprocess.value_range
+    if len(spec.shape) in (3, 4) and spec.scale is None and not spec.dtype.startswith("float") and high - low < COARSE:
+        message = f"{spec.name} takes {spec.dtype}, but the stated preprocessing gives {low:.4g} to {high:.4g}, of which rounding leaves nothing"
+        raise UsageError(message, "state scale=1 for a model that takes pixels from 0 to 255")
 
 
 def _repeated(samples: Sequence[dict[str, Array]], names: Sequence[str]) -> list[str]:
