@@ -73,7 +73,8 @@ def _calibrated(
 def _written(made: calibrate.Calibrated, rounding: str, arch: str) -> Any:
     net, found = made.net, made.units
     left = [name for unit in found if not unit.on_dpu for node in unit.nodes for name in (_stored_name(net, made.positions, node.output[0]),)]
-    why = {_stored_name(net, made.positions, unit.output): [unit.reason, unit.suggestion] for unit in found if not unit.on_dpu}
+    refused = [unit for unit in found if not unit.on_dpu]
+    why = {_stored_name(net, made.positions, node.output[0]): [unit.reason, unit.suggestion] for unit in refused for node in unit.nodes}
     metadata = {
         reader.ROUNDING_KEY: rounding,
         ARCH_KEY: arch,
