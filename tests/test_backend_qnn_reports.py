@@ -199,5 +199,16 @@ def test_scores_beside_boxes_keep_their_resolution(tmp_path, precision):
     assert len(np.unique(got[:, 4:].round(4))) > 64
 
 
+def test_blocks_of_four_bit_weights_run_on_the_npu(tmp_path):
+    """A convolution of single pixels and a bias; the model's operator set is older than blocks."""
+    text = "(float[1, 64, 4, 4] x) => (float[1, 32, 4, 4] y) { a = Conv (x, w, b)  y = Relu (a) }"
+    path = write(tmp_path, text, w=normal(32, 64, 1, 1) * np.where(np.arange(64) < 32, 0.01, 1.0)[None, :, None, None], b=normal(32, seed=1))
+    large = np.where(np.arange(64) < 32, 100.0, 1.0)[None, :, None, None].astype(np.float32)
+    samples = [normal(1, 64, 4, 4, seed=seed) * large for seed in range(8)]
+    artifact = build(path, "a16w4", samples)
+    right, got = (session.run({"x": samples[0]})["y"] for session in (formats.session(formats.open(str(path))), qnn.emulate(artifact)))
+    assert 10 * np.log10((right**2).sum() / ((right - got) ** 2).sum()) > 15
+
+
 def test_the_sdk_is_named():
     assert onnxruntime_qnn.sdk_version().startswith("2.")

@@ -90,7 +90,7 @@ def test_noise_of_activations_adds_up_and_wide_ones_make_none(tmp_path):
     { a = Conv <pads = [1, 1, 1, 1]> (x, w1)  b = HardSwish (a)  c = Conv <pads = [1, 1, 1, 1]> (b, w2)  y = Add (c, x) }"""
     model, samples = made(text, {"w1": (4, 4, 3, 3), "w2": (4, 4, 3, 3)}), feeds(4)
     weights, eight = quantized(model, samples, tmp_path, write.Policy(8))
-    costs = sensitivity.measure(weights.proto, {"mse": eight}, samples)
+    costs = sensitivity.measure(weights.proto, eight, samples)
     assert set(costs) == {"x", "a", "b", "c", "y"}
     total, found = sum(cost.noise for cost in costs.values()), sensitivity.noise_of(weights.proto, eight, samples)
     assert 0.5 * found < total < 2 * found
@@ -150,3 +150,29 @@ def test_four_bit_weights_take_half_the_bytes_and_shallow_layers_keep_eight(tmp_
     assert stored["w1/stored"].data_type == onnx.TensorProto.INT8
     right, got = (outputs(one, samples) for one in (model, proto))
     assert 10 * np.log10((right**2).sum() / ((right - got) ** 2).sum()) > 18  # 6 dB a bit below the 42 of eight
+
+
+@pytest.mark.parametrize("kind", ["Conv", "Gemm", "MatMul"])
+def test_blocks_of_four_bit_weights_have_scales_of_their_own(kind, tmp_path):
+    """Half of each output's weights are a hundred times smaller: one scale an output makes zeros of them."""
+    sizes = {"Conv": ("1, 64, 4, 4", (8, 64, 1, 1)), "Gemm": ("4, 64", (8, 64)), "MatMul": ("1, 4, 64", (64, 8))}
+    shape, weight = sizes[kind]
+    node = {"Conv": "y = Conv (x, w, b)", "Gemm": "y = Gemm <transB = 1> (x, w, b)", "MatMul": "y = MatMul (x, w)"}[kind]
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> net (float[{shape}] x) => (float y) {{ {node} }}')
+    rng = np.random.default_rng(0)
+    small = np.where(np.arange(64) < 32, 0.01, 1.0)
+    matrix = rng.standard_normal((8, 64)) * small
+    protos.set_constant(model, "w", (matrix.T if kind == "MatMul" else matrix.reshape(weight)).astype(np.float32))
+    protos.set_constant(model, "b", rng.standard_normal(8).astype(np.float32))
+    model = protos.canonical(onnx.shape_inference.infer_shapes(model))
+    large = (1 / small).reshape((1, 64, 1, 1) if kind == "Conv" else (64,)).astype(np.float32)
+    samples = [{"x": feed["x"] * large} for feed in feeds(8, tuple(int(size) for size in shape.split(",")))]
+    seen, right = stream.histograms(model, samples, lambda *_: None), outputs(model, samples)
+
+    def sqnr_db(blocks: bool) -> float:
+        weights = rounding.round_weights(model, samples, seen, tmp_path, method="nearest", bits=4, blocks=blocks)
+        got = outputs(write.write(weights, seen, write.Policy(16)), samples)
+        return float(10 * np.log10((right**2).sum() / ((right - got) ** 2).sum()))
+
+    assert sqnr_db(False) < 5
+    assert sqnr_db(True) > 15

@@ -85,3 +85,17 @@ def test_what_rounding_an_activation_always_takes_away_a_bias_gives_back(tmp_pat
     lost, kept = (protos.constants(rounding.round_weights(model, samples, seen, tmp_path, grids=given).proto)["b"] for given in (grids, None))
     assert np.allclose(lost, np.full(3, 0.35) @ weight, atol=0.05)
     assert np.abs(kept).max() < 0.01
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_probability_that_calibration_has_not_met_is_not_clipped(bits, tmp_path):
+    text = """<ir_version: 8, opset_import: ["" : 17]> net (float[1, 1, 4] x) => (float[1, 1, 1] y)
+    { s = Sigmoid (x)  r = Reshape (s, shape)  y = ReduceMean <axes = [2]> (r) }"""
+    model = onnx.parser.parse_model(text)
+    protos.set_constant(model, "shape", np.array([1, 1, 4]))
+    model = protos.canonical(onnx.shape_inference.infer_shapes(model))
+    seen = stream.histograms(model, [{"x": np.full((1, 1, 4), value, np.float32)} for value in (-4, -3, -2)], lambda *_: None)
+    seen["x"] = stream.histograms(model, [{"x": np.full((1, 1, 4), value, np.float32)} for value in (-4, 4)], lambda *_: None)["x"]
+    made = write.write(rounding.round_weights(model, [], seen, tmp_path), seen, write.Policy(bits))
+    x = np.full((1, 1, 4), 1.5, np.float32)
+    assert protos.session(made).run(None, {"x": x})[0][0, 0, 0] == pytest.approx(1 / (1 + np.exp(-1.5)), abs=0.02)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgekit.qdq import protos
-from edgekit.qdq.write import MOVERS
+from edgekit.qdq.operators import MOVERS
 from edgekit.quantize.ranges import Histogram
 
 UNLIKE = 8.0

@@ -20,8 +20,8 @@ from edgekit.tensors import Array, Arrays
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """A float graph whose weights lie on their integer grids, with corrected biases. `scales` are float64 [outputs] by weight name, `widths`
-    the bits of those that are narrower than 8.
+    """A float graph whose weights lie on their integer grids, with corrected biases. `scales` are float64 [outputs] by weight name, or
+    [outputs, blocks] where equal stretches of an output's weights have one each; `widths` the bits of those that are narrower than 8.
     """
 
     proto: Any
@@ -34,6 +34,9 @@ class Weights:
 NARROW_INPUTS = 32
 """Layers with fewer weights an output (depthwise ones) keep 8 bits: four would save little there, and cost most."""
 
+BLOCKS = (32, 16)
+"""Sizes of blocks with a scale of their own among the 4-bit weights of an output, the first that divides their number."""
+
 
 def round_weights(
     proto: Any,
@@ -43,13 +46,15 @@ def round_weights(
     *,
     method: str = "second-order",
     bits: int = 8,
+    blocks: bool = False,
     grids: Mapping[str, Affine] | None = None,
     progress: Progress = silent,
 ) -> Weights:
     """Round every linear layer of a canonical graph by `method` (`nearest`, `bias`, `second-order`); deterministic.
 
     `seen` are the histograms of its activations. With `grids`, those of the activations that will be integers, layers read what lies on
-    them, and weights make up for what that rounding lost.
+    them, and weights make up for what that rounding lost. With `blocks` narrow weights of dense layers and convolutions of single pixels
+    have a scale for each block of inputs.
     """
     made = protos.copy(proto)
     found, by_data = layers.find(made), method != "nearest" and bool(samples)
@@ -63,14 +68,16 @@ def round_weights(
             progress(number, len(found), "round weights")
             linear = layer.layer(protos.constants_of(made, layer.weight, layer.bias))
             own = bits if bits >= 8 or linear.weight.shape[1] >= NARROW_INPUTS else 8
-            steps = _scales(linear.weight, linear.bias, seen.get(layer.input), own)
+            size = _block(layer, linear.weight.shape[1]) if blocks and own < 8 else linear.weight.shape[1]
+            steps = _scales(linear.weight, linear.bias, seen.get(layer.input), own, size)
             if by_data and layer.window is not None:
                 read, wanted = _gathered(flows, layer, linear.weight.shape[1], len(samples), method)
                 results.append(round_layer(linear, read, wanted, method=method, bits=own, scales=steps))
             else:
                 results.append(round_layer(linear, method="nearest", bits=own, scales=steps))
             _store(made, layer, results[-1])
-            scales[layer.weight] = results[-1].scales[:, 0]
+            kept = results[-1].scales[:, ::size]
+            scales[layer.weight] = kept if kept.shape[1] > 1 else kept[:, 0]
             widths |= {layer.weight: own} if own < 8 else {}
     finally:
         for flow in flows:
@@ -78,10 +85,15 @@ def round_weights(
     return Weights(made, scales, bits, left_alone(results), widths)
 
 
-def _scales(weight: Array, bias: Array, seen: Histogram | None, bits: int) -> Array:
+def _block(layer: OnnxLayer, k: int) -> int:
+    pointwise = layer.window == () or (layer.window is not None and layer.groups == 1 and layer.window[0] == (1, 1))
+    return next((size for size in BLOCKS if pointwise and k % size == 0), k)
+
+
+def _scales(weight: Array, bias: Array, seen: Histogram | None, bits: int, block: int) -> Array:
     reach = max(-seen.low, seen.high) if seen and len(bias) == len(weight) else 0.0
     floor = bias_floor(bias, reach, 65535)  # with 16-bit activations too
-    return grid.weight_scales(weight, bits=bits, floor=floor)
+    return grid.weight_scales(weight, bits=bits, block=block, floor=floor)
 
 
 def _gathered(flows: Sequence[stream.Stream], layer: OnnxLayer, k: int, samples: int, method: str) -> tuple[Split, Split]:

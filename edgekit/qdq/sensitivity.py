@@ -9,13 +9,12 @@ from typing import Any
 
 from edgekit.progress import Progress, silent
 from edgekit.qdq import layers, protos, stream, write
-from edgekit.qdq.write import MOVERS
+from edgekit.qdq.operators import MOVERS
 from edgekit.quantize.grid import Affine
-from edgekit.quantize.ranges import Method
 from edgekit.quantize.sampling import spread
 from edgekit.tensors import Array, Arrays
 
-JUDGES = 6
+JUDGES = 4
 """Samples that judge, spread over all: the error of one rounded activation is a mean over all that it holds already."""
 
 LOUD = {8: 0.002, 16: 0.0002}
@@ -27,14 +26,13 @@ class Cost:
     """Of one activation as integers: `noise` is its part of the outputs' error power, relative to the outputs' own (worst output).
 
     `names` are it and what only moves it, which share its grid. In 16 bits its `elements` take a byte more each, and the layers that make
-    and read it compute in 16 bits, convolutions among them with `weights` values by name. `method` is the one of its range.
+    and read it compute in 16 bits, convolutions among them with `weights` values by name.
     """
 
     noise: float
     elements: int
     weights: Mapping[str, int]
     names: frozenset[str]
-    method: Method = "mse"
 
     def price_bytes(self, wide: Set[str] = frozenset()) -> float:
         """About what 16 bits add to a context binary, from those of QNN SDK 2.51 for a network of 50 convolutions: for each operator a
@@ -44,13 +42,12 @@ class Cost:
         return 4096 + 0.025 * self.elements + 0.19 * sum(size for name, size in self.weights.items() if name not in wide)
 
 
-def measure(proto: Any, quantized: Mapping[Method, Any], samples: Sequence[Arrays], progress: Progress = silent) -> dict[str, Cost]:
-    """Costs by activation of a float graph on the grids of its QDQ forms, the best of them for each.
+def measure(proto: Any, quantized: Any, samples: Sequence[Arrays], progress: Progress = silent) -> dict[str, Cost]:
+    """Costs by activation of a float graph on the grids of `quantized`, its QDQ form.
 
     Errors of different activations add up, as they are independent: the noise of a set is close to the sum.
     """
-    forms, judges = {method: write.grids(form) for method, form in quantized.items()}, _judges(samples)
-    grids = {name: {method: form[name] for method, form in forms.items()} for name in next(iter(forms.values()))}
+    grids, judges = write.grids(quantized), _judges(samples)
     names = [name for name in stream.activations(proto) if name in grids]
     run = stream.taps(proto, list(dict.fromkeys([*stream.activations(proto), *_others(proto)])))
     values = [run(sample) for sample in judges]
@@ -60,10 +57,9 @@ def measure(proto: Any, quantized: Mapping[Method, Any], samples: Sequence[Array
     for number, name in enumerate(names):
         progress(number, len(names), "measure sensitivity")
         if name in groups:  # not what a mover gives
-            noises = dict(zip(grids[name], _noises(proto, name, tuple(grids[name].values()), values), strict=True))
-            method = min(noises, key=lambda one: noises[one])
+            noise = _noise(proto, name, grids[name], values)
             beside = {layer.weight: sizes[layer.weight] for layer in found if layer.window != () and groups[name] & {layer.input, layer.output}}
-            costs[name] = Cost(noises[method], int(values[0][name].size), beside, groups[name], method)
+            costs[name] = Cost(noise, int(values[0][name].size), beside, groups[name])
     return costs
 
 
@@ -87,10 +83,10 @@ def worth(costs: Mapping[str, Cost], least: float) -> tuple[frozenset[str], ...]
 
 
 def noise_of(proto: Any, other: Any, samples: Sequence[Arrays]) -> float:
-    """Error power of `other`'s outputs relative to the power of `proto`'s, of the worst output, over the judging samples; at most 1."""
+    """Error power of `other`'s outputs relative to the power of `proto`'s, of the worst output, over samples; at most 1."""
     names = [value.name for value in proto.graph.output]
     sessions = [protos.session(one) for one in (proto, other)]
-    right, given = ([dict(zip(names, session.run(names, sample), strict=True)) for sample in _judges(samples)] for session in sessions)
+    right, given = ([dict(zip(names, session.run(names, sample), strict=True)) for sample in samples] for session in sessions)
     return _worst(names, right, given)
 
 
@@ -113,8 +109,7 @@ def _groups(proto: Any) -> dict[str, frozenset[str]]:
     return {name: frozenset(n for n, r in root.items() if r == name) for name in set(root.values())}
 
 
-def _noises(proto: Any, name: str, grids: Sequence[Affine], values: Sequence[Mapping[str, Array]]) -> list[float]:
-    """What each of `grids` for an activation costs; equal ones are tried once."""
+def _noise(proto: Any, name: str, grid: Affine, values: Sequence[Mapping[str, Array]]) -> float:
     nodes, outputs = proto.graph.node, [value.name for value in proto.graph.output]
     start = next((index + 1 for index, node in enumerate(nodes) if name in node.output), 0)
     made = {n for node in nodes[start:] for n in node.output}
@@ -126,8 +121,7 @@ def _noises(proto: Any, name: str, grids: Sequence[Affine], values: Sequence[Map
         found = dict(zip(wanted, runner.run(wanted, {n: moved if n == name else sample[n] for n in read}), strict=True)) if runner else {}
         return {output: sample[output] for output in outputs} | found | ({name: moved} if name in outputs else {})
 
-    found = {grid: _worst(outputs, values, [run(sample, grid.round(sample[name]).astype("float32")) for sample in values]) for grid in set(grids)}
-    return [found[grid] for grid in grids]
+    return _worst(outputs, values, [run(sample, grid.round(sample[name]).astype("float32")) for sample in values])
 
 
 def _worst(outputs: Sequence[str], right: Sequence[Mapping[str, Array]], given: Sequence[Mapping[str, Array]]) -> float:

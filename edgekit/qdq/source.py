@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from edgekit.formats import Model
 from edgekit.progress import Progress, silent
 from edgekit.qdq import equalized, joins, protos, rounding, sensitivity, spans, stream, write
-from edgekit.quantize.ranges import Histogram, Method
+from edgekit.quantize.gathering import judging
+from edgekit.quantize.ranges import Histogram
 from edgekit.tensors import Arrays, TensorSpec
 
-RANGES: tuple[Method, ...] = ("mse", "minmax")
-"""Ways to choose an 8-bit range, of which each activation gets the one that costs the outputs least."""
+BLOCKS_FROM = 21
+"""The first operator set in which DequantizeLinear has blocks."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,6 +72,19 @@ class Source:
         return (dataclasses.replace(self, proto=proto) if gained else self), gained
 
     @functools.cached_property
+    def raised(self) -> Source | None:
+        """The same in an operator set that has blocks of weights; None where that cannot be."""
+        import onnx.version_converter
+
+        if protos.opset(self.proto) >= BLOCKS_FROM:
+            return self
+        try:
+            proto = protos.canonical(onnx.version_converter.convert_version(self.proto, BLOCKS_FROM))
+            return dataclasses.replace(self, proto=onnx.shape_inference.infer_shapes(proto))
+        except Exception:  # the converter raises types of its own
+            return None
+
+    @functools.cached_property
     def seen(self) -> dict[str, Histogram]:
         """How the float activations are spread."""
         return stream.histograms(self.proto, self.samples, self.progress)
@@ -85,26 +99,27 @@ class Source:
         return spans.widened(self.proto, self.seen) if policy.spans else self.seen
 
     @functools.cache  # noqa: B019  (one source lives as long as its builds)
-    def weights(self, method: str, bits: int = 8, policy: write.Policy | None = None) -> rounding.Weights:
+    def weights(self, method: str, bits: int = 8, policy: write.Policy | None = None, blocks: bool = False) -> rounding.Weights:
         """The rounded float graph, once for all precisions that use it; with `policy`, by data on the grids that its activations will have."""
         grids = {}
         if policy:
-            grids = write.grids(write.write(self.weights("nearest", bits), self.ranges(policy), policy))
+            grids = write.grids(write.write(self.weights("nearest", bits, blocks=blocks), self.ranges(policy), policy))
         given = self.proto, self.samples, self.seen, self.workdir
-        return rounding.round_weights(*given, method=method, bits=bits, grids=grids, progress=self.progress)
+        return rounding.round_weights(*given, method=method, bits=bits, blocks=blocks, grids=grids, progress=self.progress)
 
-    def quantized(self, method: str, policy: write.Policy, bits: int = 8) -> tuple[Any, tuple[str, ...]]:
-        """The QDQ graph, and notices about its weights."""
-        weights = self.weights(method, bits, policy if policy.bits == 8 and method != "nearest" else None)
-        return write.write(weights, self.ranges(policy), policy), weights.notices
+    def quantized(self, method: str, policy: write.Policy, bits: int = 8, *, blocks: bool = False) -> tuple[Any, tuple[str, ...]]:
+        """The QDQ graph, and notices about its weights: those rounded to nearest, where that does better on the samples that judge."""
+        grids = policy if policy.bits == 8 and method != "nearest" else None
+        weights, plain = self.weights(method, bits, grids, blocks), self.weights("nearest", bits, blocks=blocks)
+        made = write.write(weights, self.ranges(policy), policy)
+        if weights is plain:
+            return made, weights.notices
+        nearest = write.write(plain, self.ranges(policy), policy)
+        judges = [self.samples[index] for index in sorted(judging(len(self.samples)))]
+        if sensitivity.noise_of(self.proto, made, judges) <= sensitivity.noise_of(self.proto, nearest, judges):
+            return made, weights.notices
+        return nearest, (f"{method} rounding is not used: nearest did better here on samples held out",)
 
     def costs(self, policy: write.Policy) -> dict[str, sensitivity.Cost]:
-        """What each activation costs on the grids of `policy`, with the best of its ranges at 8 bits."""
-        tried = RANGES if policy.bits == 8 else RANGES[:1]
-        forms = {method: self.quantized("nearest", dataclasses.replace(policy, method=method))[0] for method in tried}
-        return sensitivity.measure(self.proto, forms, self.samples, self.progress)
-
-
-def unclipped(costs: Mapping[str, sensitivity.Cost]) -> frozenset[str]:
-    """The activations that do best with all that was seen, and what only moves them."""
-    return frozenset[str]().union(*(cost.names for cost in costs.values() if cost.method == "minmax"))
+        """What each activation costs on the grids of `policy`."""
+        return sensitivity.measure(self.proto, self.quantized("nearest", policy)[0], self.samples, self.progress)

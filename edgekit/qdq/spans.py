@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgekit.qdq import protos
-from edgekit.qdq.write import MOVERS
+from edgekit.qdq.operators import MOVERS
 from edgekit.quantize.ranges import Histogram
 from edgekit.tensors import Array
 

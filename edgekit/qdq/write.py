@@ -8,26 +8,11 @@ from typing import Any
 
 from edgekit.errors import ConversionError
 from edgekit.qdq import layers, protos, stream
+from edgekit.qdq.operators import BOUNDS, MOVERS, NEEDED, PARAMETERS, SATURATING, whole
 from edgekit.qdq.rounding import Weights
 from edgekit.quantize.grid import Affine, affine
 from edgekit.quantize.ranges import Histogram, Method, choose
 from edgekit.tensors import Array
-
-MOVERS = frozenset(("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather", "MaxPool", "Split", "DepthToSpace", "SpaceToDepth",
-                    "Identity", "Tile", "Expand", "GlobalMaxPool", "ReduceMax"))  # fmt: skip
-"""Operators that only move or pick values: their outputs keep the grid of their first input."""
-
-PARAMETERS = {"Clip": (1, 2), "Resize": (1, 2, 3), "Pad": (1, 2, 3)}
-"""Positions of float constants that stay as they are."""
-
-SATURATING = frozenset(("Max", "Min", "Add", "Sub", "Where"))
-"""Operators whose result is bounded by its grid: a mask among their constants need not reach further than twice the result."""
-
-BOUNDS = {"Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Cos": (-1.0, 1.0), "Sin": (-1.0, 1.0)}
-"""What an operator cannot leave."""
-
-NEEDED = {"Relu": (0.0, float("inf")), "HardSwish": (-3.0, float("inf")), "Sigmoid": (-12.0, 12.0), "Tanh": (-6.0, 6.0)}
-"""Where an operator's result still changes with its input (to 1e-5): a grid for it alone need not reach further."""
 
 HEADROOM = 2.0
 """16 bits reach this much further than what was seen: one bit of sixteen, for values that calibration did not meet."""
@@ -45,8 +30,8 @@ class Policy:
 
     `wide` names activations of 16 bits in a graph of 8: the operators that make or read one compute in 16 bits, and what is 8 bits beside
     them is converted. Layers read those of them in `narrow` in 8 bits: a sum that goes on in 16 beside its branches. Those in `real` stay
-    float, and so do the operators that make or read them. Ranges of those in `unclipped` cover all that was seen. With `spans` ranges are at
-    least as wide as some of Hexagon's 16-bit kernels need them (`qdq.spans`).
+    float, and so do the operators that make or read them. With `spans` ranges are at least as wide as some of Hexagon's 16-bit kernels need
+    them (`qdq.spans`).
     """
 
     bits: int = 8
@@ -54,7 +39,6 @@ class Policy:
     wide: frozenset[str] = frozenset()
     narrow: frozenset[str] = frozenset()
     real: frozenset[str] = frozenset()
-    unclipped: frozenset[str] = frozenset()
     spans: bool = False
 
 
@@ -83,6 +67,7 @@ class _Writer:
         self._grids: dict[str, Affine] = {}
         self._real: dict[tuple[str, int], str] = {}
         self._needed = self._needs()
+        self._whole = whole(self._proto.graph)
         self._limits = {node.output[0]: self._limit(node) for node in self._proto.graph.node}
 
     def model(self) -> Any:
@@ -191,9 +176,11 @@ class _Writer:
         return affine(*self._range(name, bits), bits=bits, signed=False)
 
     def _range(self, name: str, bits: int) -> tuple[float, float]:
+        if name in self._whole:
+            return self._whole[name]
         seen, limits = self._seen[name], self._limits.get(name, (float("-inf"), float("inf")))
         few = seen.counts.sum() < FEW
-        low, high = choose(seen, "minmax" if few or bits == 16 or name in self._policy.unclipped else self._policy.method, bits=bits)
+        low, high = choose(seen, "minmax" if few or bits == 16 else self._policy.method, bits=bits)
         room = HEADROOM if bits == 16 else FEW_HEADROOM if few else 1.0
         ends = [limits, self._needed.get(name, limits)]
         return max(low * room, *(min(end[0], 0.0) for end in ends)), min(high * room, *(max(end[1], 0.0) for end in ends))
@@ -238,27 +225,33 @@ class _Writer:
     def _weight(self, layer: layers.OnnxLayer) -> str:
         import numpy as np
 
-        scales = self._weights.scales[layer.weight]
-        matrix = layer.to_matrix(self._values[layer.weight])
-        stored = layer.from_matrix(np.rint(matrix / scales[:, None]).astype(np.int8), self._values[layer.weight].shape)
-        return self._stored(layer.weight, stored, scales, 0, layer.axis, bits=self._weights.widths.get(layer.weight, 8))
+        weight, scales = self._values[layer.weight], self._weights.scales[layer.weight]
+        matrix, rows = layer.to_matrix(weight), scales.reshape(len(scales), -1)
+        block = matrix.shape[1] // rows.shape[1]
+        stored = layer.from_matrix(np.rint(matrix / np.repeat(rows, block, axis=1)).astype(np.int8), weight.shape)
+        bits = self._weights.widths.get(layer.weight, 8)
+        if rows.shape[1] == 1:
+            return self._stored(layer.weight, stored, rows[:, 0], 0, layer.axis, bits)
+        across = 1 - layer.axis
+        shape = tuple(rows.shape[1] if place == across else size for place, size in enumerate(weight.shape))
+        return self._stored(layer.weight, stored, layer.from_matrix(rows, shape), 0, across, bits, block)
 
     def _bias(self, layer: layers.OnnxLayer, source: Affine) -> str:
         import numpy as np
 
-        bias = self._values[layer.bias].reshape(-1).astype(np.float64)
-        scales = self._weights.scales[layer.weight] * source.scale
+        bias, rows = self._values[layer.bias].reshape(-1).astype(np.float64), self._weights.scales[layer.weight]
+        scales = rows.reshape(len(rows), -1).max(axis=1) * source.scale
         scales = np.tile(scales, len(bias) // len(scales))
         stored = np.clip(np.rint(bias / scales), -(2**31) + 1, 2**31 - 1).astype(np.int32)
         return self._stored(layer.bias, stored, scales, 0, 0)
 
-    def _stored(self, name: str, stored: Array, scale: Any, zero_point: int, axis: int | None = None, bits: int = 8) -> str:
+    def _stored(self, name: str, stored: Array, scale: Any, zero_point: int, axis: int | None = None, bits: int = 8, block: int = 0) -> str:
         parameters = self._parameters(name, scale, zero_point, stored.dtype.name)
         protos.set_constant(self._proto, f"{name}/stored", stored)
         if bits == 4:  # two in a byte
             for part in ("stored", "zero"):
                 protos.set_narrow(self._proto, f"{name}/{part}")
-        self._q("DequantizeLinear", [f"{name}/stored", *parameters], f"{name}/real", axis)
+        self._q("DequantizeLinear", [f"{name}/stored", *parameters], f"{name}/real", axis, block)
         return f"{name}/real"
 
     def _parameters(self, name: str, scale: Any, zero_point: int, dtype: str) -> list[str]:
@@ -269,11 +262,12 @@ class _Writer:
         protos.set_constant(self._proto, f"{name}/zero", np.full(steps.shape, zero_point, dtype))
         return [f"{name}/scale", f"{name}/zero"]
 
-    def _q(self, kind: str, inputs: list[str], output: str, axis: int | None = None) -> None:
+    def _q(self, kind: str, inputs: list[str], output: str, axis: int | None = None, block: int = 0) -> None:
         import onnx
 
         extra = {} if axis is None else {"axis": axis}
-        self._nodes.append(onnx.helper.make_node(kind, inputs, [output], name=f"{output}/{kind[0]}", domain=DOMAIN, **extra))
+        where = {"block_size": block} if block else {"domain": DOMAIN}  # blocks are in the standard set alone, from 21 on
+        self._nodes.append(onnx.helper.make_node(kind, inputs, [output], name=f"{output}/{kind[0]}", **where, **extra))
 
 
 def _bits_of(grid: Affine) -> int:

@@ -43,17 +43,21 @@ def affine(low: float, high: float, *, bits: int = 8, signed: bool = True, symme
     return Affine(scale, int(min(max(lowest - math.floor(low / scale + 0.5), lowest), highest)), lowest, highest)
 
 
-def weight_scales(weight: Array, *, bits: int = 8, floor: Array | float = TINY) -> Array:
+def weight_scales(weight: Array, *, bits: int = 8, block: int | None = None, floor: Array | float = TINY) -> Array:
     """Symmetric scales of a weight [outputs, k], one an output by its largest magnitude: float64 [outputs, k], ready to divide by.
 
-    `floor` ([outputs, 1] or a number) is the smallest scale allowed: a channel whose weights are dead or nearly so must still leave
-    room for its bias, which is stored in steps of input scale times weight scale.
+    With `block` there is one for each `block` weights of an output. `floor` ([outputs, 1] or a number) is the smallest scale allowed: a
+    channel whose weights are dead or nearly so must still leave room for its bias, which is stored in steps of input scale times weight
+    scale. Raises `ValueError` where `block` does not divide k.
     """
     import numpy as np
 
-    largest = np.abs(weight).max(axis=1, keepdims=True).astype(np.float64)
+    size = block or weight.shape[1]
+    if weight.shape[1] % size:
+        raise ValueError(f"blocks of {size} do not divide {weight.shape[1]} weights of an output")
+    largest = np.abs(weight.reshape(len(weight), -1, size)).max(axis=2).astype(np.float64)
     scales = np.maximum(np.maximum(largest / (2 ** (bits - 1) - 1), TINY), floor)
-    found: Array = np.repeat(np.broadcast_to(scales, (len(weight), 1)), weight.shape[1], axis=1)
+    found: Array = np.repeat(scales, size, axis=1)
     return found
 
 

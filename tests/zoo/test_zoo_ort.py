@@ -40,6 +40,8 @@ CELLS = (
     Cell("silero-vad", "fp16", 55.0, 660_000),
     Cell("magika", "w8", 35.0, 850_000),
     Cell("basic-pitch-onnx", "w8", 20.0, 380_000),
+    Cell("silero-vad", "w8a8", 20.0, 400_000),
+    Cell("magika", "w8a8", 20.0, 900_000),
 )
 
 

@@ -14,7 +14,7 @@ from edgekit.errors import ConversionError
 from edgekit.formats import Model
 from edgekit.legalize import onnx_prepare, onnx_rules
 from edgekit.qdq import protos, sensitivity, write
-from edgekit.qdq.source import Source, unclipped
+from edgekit.qdq.source import Source
 
 
 def own_precision(model: Model) -> str | None:
@@ -104,9 +104,9 @@ class _Builder:
         """8-bit activations, but for those that would spoil the outputs: float ones cost time alone, as the runtime has both."""
         source, gained = self.source.level if method != "nearest" else (self.source, ())
         joined, told = source.joined
-        costs = source.costs(write.Policy(8, real=joined)) if method != "nearest" else {}
+        costs = source.costs(write.Policy(8, real=joined))
         kept = sensitivity.loud(costs, 8)
-        made, notices = source.quantized(method, write.Policy(8, real=kept | joined, unclipped=unclipped(costs)))
+        made, notices = source.quantized(method, write.Policy(8, real=kept | joined))
         named = sorted((name for name in costs if name in kept), key=lambda name: (-costs[name].noise, name))
         spoiling = f"{len(named)} of {len(costs)} activations stay float, as 8 bits of one would spoil the outputs: {', '.join(named[:3])}"
         level = f"{len(gained)} chains of layers equalized, around {', '.join(gained[:3])}"

@@ -20,7 +20,7 @@ from edgekit.hostruntimes.onnxruntime_qnn import Build
 from edgekit.legalize import onnx_prepare, onnx_rules, onnx_windows
 from edgekit.opset import hexagon, table, view
 from edgekit.qdq import edges, fold, protos, sensitivity, stream, write
-from edgekit.qdq.source import Source, unclipped
+from edgekit.qdq.source import Source
 from edgekit.quantize import half_range
 from edgekit.tensors import Arrays, Signature, TensorSpec
 
@@ -29,6 +29,10 @@ ARCHS = (68, 69, 73, 75, 79, 81)
 
 HALVES_FROM = 69
 """The first generation that computes in half precision."""
+
+BLOCKS_FROM = 73
+"""The first generation for which 4-bit weights have a scale for each block of inputs: with activations of 16 bits, which the HTP then
+multiplies in half precision (the simulator takes neither 8-bit ones nor kernels of more than a pixel)."""
 
 HALF_SAMPLES = 4
 """Samples that are searched for values beyond half precision."""
@@ -108,9 +112,8 @@ class _Builder:
         by_data = candidate.rounding != "nearest"
         source, gained = self.source.level if activations == 8 and by_data else (self.source, ())
         policy, spared = self._policy(source, activations, search=activations == 16 and by_data)
-        if activations == 8 and by_data:
-            policy = dataclasses.replace(policy, unclipped=unclipped(source.costs(policy)))
-        made, notices = source.quantized(candidate.rounding, policy, bits)
+        raised = source.raised if bits == 4 and activations == 16 and self.context.target.options["arch"] >= BLOCKS_FROM else None
+        made, notices = (raised or source).quantized(candidate.rounding, policy, bits, blocks=raised is not None)
         told = (f"{len(gained)} chains of layers equalized, around {', '.join(gained[:3])}",) if gained else ()
         return _Written(made, candidate, (*notices, *told, *spared))
 
@@ -121,7 +124,7 @@ class _Builder:
         costs, sums = source.costs(eight), mixed.sums(source.proto) - eight.real
 
         def policy(names: frozenset[str]) -> write.Policy:
-            return dataclasses.replace(eight, wide=eight.wide | names | sums, narrow=sums - names, unclipped=unclipped(costs))
+            return dataclasses.replace(eight, wide=eight.wide | names | sums, narrow=sums - names)
 
         wide = mixed.choose(costs, lambda names: self._context_bytes(source.quantized("nearest", policy(names))[0]))
         made, notices = source.quantized(candidate.rounding, policy(wide))
