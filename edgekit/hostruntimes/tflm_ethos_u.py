@@ -8,7 +8,7 @@ from edgekit.job import Job
 
 
 def open(job: Job) -> Runtime:
-    """Raise `RunnerError` (stage `library`): there is no functional model of the NPU in any package, and none in QEMU."""
+    """Raise `RunnerError` (stage `job`): there is no functional model of the NPU in any package, and none in QEMU."""
     what = f"{job.runtime}: no NPU is at hand, neither here nor on QEMU's boards, so nothing runs what vela compiled"
     instead = "package the model for mcu-cortex-m55, which computes with the same integers, and test that on virtual:cortex-m55"
-    raise RunnerError(f"{what}: {instead}", stage="library")
+    raise RunnerError(f"{what}: {instead}", stage="job")
