@@ -187,18 +187,12 @@ def test_state_stays_on_the_cpu_beside_an_npu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unroll", [True, False])
-def test_a_recurrent_layer_of_keras_is_packaged_unrolled_and_refused_as_a_loop(tmp_path: Path, unroll: bool) -> None:
+def test_an_unrolled_recurrent_layer_of_keras_becomes_integers(tmp_path: Path) -> None:
     keras = pytest.importorskip("tensorflow").keras
     keras.utils.set_random_seed(1)
-    keras.Sequential([keras.Input((6, 4), name="x"), keras.layers.LSTM(5, unroll=unroll), keras.layers.Dense(3)]).save(tmp_path / "net.keras")
+    keras.Sequential([keras.Input((6, 4), name="x"), keras.layers.LSTM(5, unroll=True), keras.layers.Dense(3)]).save(tmp_path / "net.keras")
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(2).normal(size=(16, 6, 4)).astype(np.float32))
     (tmp_path / "out").mkdir()
-    if not unroll:
-        with pytest.raises(ConversionError, match=r"WHILE .* is a loop") as caught:
-            package(tmp_path / "net.keras", tmp_path, calibration=str(tmp_path / "data.npz"))
-        assert "unroll=True" in (caught.value.hint or "")
-        return
     outcome = package(tmp_path / "net.keras", tmp_path, calibration=str(tmp_path / "data.npz"))
     assert outcome.passed and outcome.bundle
     with bundle.open(outcome.bundle) as opened:
