@@ -12,6 +12,7 @@ from edgekit.errors import ConversionError
 from edgekit.formats import Model, mlprogram_write
 from edgekit.formats._quiet import quiet
 from edgekit.formats._torch_program import layer_of, operator_name
+from edgekit.legalize import torch_ops
 
 SOURCE = "torch"
 RESULT = "mlprogram"
@@ -25,29 +26,30 @@ def convert(model: Model, workdir: Path) -> Model:
     mlprogram_write.coremltools()
     try:
         with quiet():
-            converted = _exported(model)
+            converted, notices = _exported(model)
     except Exception as first:  # coremltools raises what its parts raise
         try:
             with quiet():
-                converted = _traced(model)  # recurrent layers come whole out of a trace, and in pieces out of an export
+                converted, notices = _traced(model), ()  # recurrent layers come whole out of a trace, and in pieces out of an export
         except Exception:  # the first reason is the one that names the model's own operators
             raise ConversionError(f"{model.name}: {_blame(model, first)}", HINT) from first
-    return _mlprogram_result.result(model, converted, workdir)
+    return _mlprogram_result.result(model, converted, workdir, notices)
 
 
-def _exported(model: Model) -> Any:
+def _exported(model: Model) -> tuple[Any, tuple[str, ...]]:
     import torch
 
     ct = mlprogram_write.coremltools()
     program = model.handle
     ends = (*program.graph_signature.input_specs, *program.graph_signature.output_specs)
-    if any(hasattr(end.arg, "value") for end in ends):  # coremltools takes tensors only, nested or not
-        program = torch.export.export(flat_module(program, program.module()), example_tensors(model))
+    module, notices = torch_ops.legalize(program, torch_ops.COREML)
+    if notices or any(hasattr(end.arg, "value") for end in ends):  # coremltools takes tensors only, nested or not
+        program = torch.export.export(flat_module(program, module), example_tensors(model))
     program = program.run_decompositions({})
     _name_by_layer(program)
     _divide(program)
     outputs = [ct.TensorType(name=f"edgekit_output_{i}") for i in range(len(model.signature.outputs))]
-    return ct.convert(program, outputs=outputs, **_mlprogram_result.settings())
+    return ct.convert(program, outputs=outputs, **_mlprogram_result.settings()), notices
 
 
 def _traced(model: Model) -> Any:

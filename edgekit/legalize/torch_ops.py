@@ -32,20 +32,20 @@ class Rule:
     first_only: bool = False
 
 
-def legalize(program: Any) -> tuple[Any, tuple[str, ...]]:
-    """The program's module with every applicable rule applied, and one notice for each rewritten layer."""
+def legalize(program: Any, rules: Sequence[Rule] | None = None) -> tuple[Any, tuple[str, ...]]:
+    """The program's module with every applicable rule applied (those for LiteRT by default), and one notice for each rewritten layer."""
     module = program.module()
     notices = []
-    for node, rule in _matches(module.graph):
+    for node, rule in _matches(module.graph, rules):
         notices.append(f"layer {layer_of(node)}: {rule.operator.removeprefix('aten::')} {rule.reason}")
         node.target = rule.lowered
     module.recompile()
     return module, tuple(notices)
 
 
-def applies(program: Any) -> bool:
+def applies(program: Any, rules: Sequence[Rule] | None = None) -> bool:
     """Whether `legalize` would rewrite anything."""
-    return next(_matches(program.graph), None) is not None
+    return next(_matches(program.graph, rules), None) is not None
 
 
 def computes_double(program: Any) -> bool:
@@ -72,9 +72,9 @@ def single(module: Any) -> Any:
     return module.float()
 
 
-def _matches(graph: Any) -> Iterator[tuple[Any, Rule]]:
+def _matches(graph: Any, rules: Sequence[Rule] | None) -> Iterator[tuple[Any, Rule]]:
     for node in graph.nodes:
-        for rule in RULES:
+        for rule in RULES if rules is None else rules:
             if operator_name(node) == rule.operator and _first_enough(node, rule) and rule.applies(*_sized(node.args), **_sized(node.kwargs)):
                 yield node, rule
 
@@ -234,3 +234,9 @@ RULES = (
         for kind in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
     ),
 )
+
+COREML = (
+    *(rule for rule in RULES if rule.operator in ("aten::upsample_nearest2d", "aten::upsample_bilinear2d") or rule.operator.endswith("_aa")),
+    Rule("aten::upsample_bicubic2d", torch_resizes.always, torch_resizes.smoothed("upsample_bicubic2d"), _SMOOTHED),
+)
+"""What coremltools refuses, or makes other values of."""
