@@ -108,19 +108,25 @@ def _rename(spec: Any, features: Any, wanted: Sequence[str]) -> None:
     inside = _names(spec)
     for name, feature in zip(wanted, list(features), strict=False):
         if feature.name != name and identifier(name) == name and name not in inside:
-            ct.utils.rename_feature(spec, feature.name, name)
+            was = feature.name
+            ct.utils.rename_feature(spec, was, name)
+            for operation in _operations(spec):  # coremltools leaves the bodies of loops as they were
+                for binding in (b for argument in operation.inputs.values() for b in argument.arguments if b.name == was):
+                    binding.name = name
 
 
 def _names(spec: Any) -> set[str]:
-    found: set[str] = set()
-    for function in spec.mlProgram.functions.values():
-        found |= {value.name for value in function.inputs}
-        waiting = list(function.block_specializations.values())
-        while waiting:
-            for operation in waiting.pop().operations:
-                found |= {value.name for value in operation.outputs}
-                waiting += operation.blocks
-    return found
+    found = {value.name for function in spec.mlProgram.functions.values() for value in function.inputs}
+    return found | {value.name for operation in _operations(spec) for value in operation.outputs}
+
+
+def _operations(spec: Any) -> Iterator[Any]:
+    """Every operation, those of control-flow bodies too."""
+    waiting = [block for function in spec.mlProgram.functions.values() for block in function.block_specializations.values()]
+    while waiting:
+        for operation in waiting.pop().operations:
+            yield operation
+            waiting += operation.blocks
 
 
 def _manifest(data: Path) -> dict[str, Any]:
