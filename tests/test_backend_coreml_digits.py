@@ -42,6 +42,17 @@ class Recurrent(nn.Module):
         return self.gru(sequence, state)
 
 
+class Cells(nn.Module):
+    """A step of an LSTM, and a plain recurrent layer in both directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.layer = nn.LSTMCell(8, 12), nn.RNN(8, 6, bidirectional=True)
+
+    def forward(self, sequence: Any, state: Any) -> Any:
+        return (*self.cell(sequence[0], (state[0], state[1])), self.layer(sequence)[0])
+
+
 def converted(module: Any, folder: Path, *inputs: Any) -> tuple[Model, Model, list[Arrays], list[Arrays]]:
     """The source, its float32 package, its samples and its outputs."""
     torch.manual_seed(0)
@@ -73,10 +84,11 @@ def test_the_float_package_gives_what_the_source_gives(function: Callable[[Any],
         np.testing.assert_allclose(got[name], right, rtol=1e-5, atol=1e-5)
 
 
-def test_bodies_of_loops_read_inputs_by_their_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", [Recurrent, Cells])
+def test_recurrent_layers_read_inputs_by_their_names(module: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     inputs = [torch.from_numpy(random.normal(size=shape).astype(np.float32)) for shape in ((9, 1, 8), (2, 1, 12))]
-    _, made, samples, wanted = converted(Recurrent(), tmp_path, *inputs)
+    _, made, samples, wanted = converted(module(), tmp_path, *inputs)
     assert [spec.name for spec in made.signature.inputs] == ["sequence", "state"]
     (got,) = hops.run(formats.session(made), made.signature, samples)
     for name, right in wanted[0].items():
@@ -93,9 +105,7 @@ ZEROS = np.concatenate([np.zeros((1, 4), np.float32), np.abs(ROWS[:1, :12])], 1)
     (lambda x: torch.log(x + 1e-10), ZEROS, 60, "below the smallest normal half"),
     (lambda x: torch.sin(x * 1000), np.arange(40, dtype=np.float32)[:, None], 60, "angle"),
 ])  # fmt: skip
-def test_half_precision_keeps_the_digits_that_count(
-    function: Callable[[Any], Any], inputs: Any, least_db: float, told: str, tmp_path: Path
-) -> None:
+def test_half_precision_keeps_the_digits_that_count(function: Callable[[Any], Any], inputs: Any, least_db: float, told: str, tmp_path: Path) -> None:
     _, made, samples, wanted = converted(net(function), tmp_path, torch.from_numpy(inputs))
     (tmp_path / "built").mkdir()
     artifact = coreml.prepare(made, Context(target.load("ios-coreml"), samples, tmp_path / "built"))(Candidate("fp16"))

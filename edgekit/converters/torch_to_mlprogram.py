@@ -17,6 +17,8 @@ from edgekit.legalize import torch_ops
 SOURCE = "torch"
 RESULT = "mlprogram"
 
+TAKEN_APART = frozenset(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "rnn_tanh", "rnn_relu", "unsafe_split"))
+
 HINT = "express it with other operators, or keep it outside the model"
 
 
@@ -45,11 +47,25 @@ def _exported(model: Model) -> tuple[Any, tuple[str, ...]]:
     module, notices = torch_ops.legalize(program, torch_ops.COREML)
     if notices or any(hasattr(end.arg, "value") for end in ends):  # coremltools takes tensors only, nested or not
         program = torch.export.export(flat_module(program, module), example_tensors(model))
-    program = program.run_decompositions({})
+    program = program.run_decompositions(_recurrent_parts())
     _name_by_layer(program)
     _divide(program)
     outputs = [ct.TensorType(name=f"edgekit_output_{i}") for i in range(len(model.signature.outputs))]
     return ct.convert(program, outputs=outputs, **_mlprogram_result.settings()), notices
+
+
+def _recurrent_parts() -> dict[Any, Any]:
+    """Decompositions of the recurrent operators that coremltools does not know (LSTM and GRU it knows whole, from a trace)."""
+    import torch
+    from torch._decomp import decomposition_table
+
+    known = {**decomposition_table, **torch.export.default_decompositions()}
+    return {operator: known[operator] for operator in known if _operator_of(operator) in TAKEN_APART}
+
+
+def _operator_of(target: Any) -> str:
+    """`lstm_cell` for an overload of it, else empty."""
+    return target._schema.name.partition("::")[2] if hasattr(target, "_schema") else ""
 
 
 def _traced(model: Model) -> Any:
