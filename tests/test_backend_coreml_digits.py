@@ -76,6 +76,7 @@ PICTURE = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 3, 14, 15)).
     lambda x: F.interpolate(x, size=(23, 9), mode="bicubic", align_corners=True),
     lambda x: F.interpolate(x, scale_factor=2.5, mode="bilinear"),
     lambda x: 1 / (x.abs() * 1e-3 + 1e-4),
+    lambda x: F.scaled_dot_product_attention(x, x[:, :1], x[:, 1:2], enable_gqa=True),
 ])  # fmt: skip
 def test_the_float_package_gives_what_the_source_gives(function: Callable[[Any], Any], tmp_path: Path) -> None:
     _, made, samples, wanted = converted(net(function), tmp_path, PICTURE)

@@ -83,10 +83,14 @@ def _traced(model: Model) -> Any:
 
 def _name_by_layer(program: Any) -> None:
     """Name the nodes by the layers they come from: coremltools takes its operators' names from them."""
-    ends = {spec.arg.name for spec in (*program.graph_signature.input_specs, *program.graph_signature.output_specs) if hasattr(spec.arg, "name")}
+    signature = program.graph_signature
+    ends = {spec.arg.name for spec in (*signature.input_specs, *signature.output_specs) if hasattr(spec.arg, "name")}
+    stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     for node in program.graph.nodes:
         layer = layer_of(node)
-        if node.op == "call_function" and node.name not in ends and layer != node.name:
+        if layer in (node.name, ""):  # scripts and modules exported again tell no layers, but whose weights a node reads
+            layer = next((stored[read.name].removeprefix("model.").rpartition(".")[0] for read in node.all_input_nodes if read.name in stored), "")
+        if node.op == "call_function" and node.name not in ends and layer:
             node._rename(mlprogram_write.identifier(layer))
 
 

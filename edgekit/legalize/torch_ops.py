@@ -207,6 +207,24 @@ def flips(x: Any, dims: Sequence[int]) -> Any:
     return x
 
 
+# --- attention --------------------------------------------------------------------------------------------------------------------------
+
+
+def _grouped(query: Any, key: Any, *others: Any, enable_gqa: bool = False, **named: Any) -> bool:
+    del others, named
+    return enable_gqa and query.shape[-3] != key.shape[-3]
+
+
+def grouped_attention(query: Any, key: Any, value: Any, *others: Any, enable_gqa: bool = False, **named: Any) -> Any:
+    """Attention whose keys and values serve several heads: repeated for each of them."""
+    import torch
+
+    del enable_gqa
+    key, value = (part.repeat_interleave(query.shape[-3] // part.shape[-3], -3) for part in (key, value))
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, *others, **named)
+
+
+_SHARED = "whose heads share keys: lowered to attention with repeated keys"
 _SMOOTHED = "lowered to products with its weights"
 _PICKED = "by a factor or to a size that does not divide: lowered to selections of rows and columns"
 _TRANSPOSED = "with padding: lowered to a full transposed convolution and a crop"
@@ -238,5 +256,6 @@ RULES = (
 COREML = (
     *(rule for rule in RULES if rule.operator in ("aten::upsample_nearest2d", "aten::upsample_bilinear2d") or rule.operator.endswith("_aa")),
     Rule("aten::upsample_bicubic2d", torch_resizes.always, torch_resizes.smoothed("upsample_bicubic2d"), _SMOOTHED),
+    Rule("aten::scaled_dot_product_attention", _grouped, grouped_attention, _SHARED),
 )
 """What coremltools refuses, or makes other values of."""
