@@ -91,6 +91,7 @@ def test_recurrent_layers_read_inputs_by_their_names(module: Any, tmp_path: Path
     inputs = [torch.from_numpy(random.normal(size=shape).astype(np.float32)) for shape in ((9, 1, 8), (2, 1, 12))]
     _, made, samples, wanted = converted(module(), tmp_path, *inputs)
     assert [spec.name for spec in made.signature.inputs] == ["sequence", "state"]
+    assert [feature.name for feature in made.handle.program.features_in] == ["sequence", "state_"]  # a word of MIL's own
     (got,) = hops.run(formats.session(made), made.signature, samples)
     for name, right in wanted[0].items():
         np.testing.assert_allclose(got[name], right, atol=1e-5)

@@ -39,9 +39,15 @@ def _absent(names: Sequence[str]) -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
+_TYPES = "bool string bf16 fp16 fp32 fp64 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+RESERVED = frozenset(f"any program func tensor list dict tuple true false state {_TYPES}".split())
+"""Words of MIL's text form, which coremltools refuses as names of inputs and outputs."""
+
+
 def identifier(name: str) -> str:
-    """A name as ML Programs take it: letters, digits and underscores."""
+    """A name as ML Programs take it: letters, digits and underscores, and no word of MIL's own."""
     found = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
+    found = f"{found}_" if found in RESERVED else found
     return f"_{found}" if found[0].isdigit() else found
 
 
@@ -107,7 +113,7 @@ def _rename(spec: Any, features: Any, wanted: Sequence[str]) -> None:
     ct = coremltools()
     inside = _names(spec)
     for name, feature in zip(wanted, list(features), strict=False):
-        if feature.name != name and identifier(name) == name and name not in inside:
+        if feature.name != name and identifier(name) == name and name not in inside and not name.startswith("_"):
             was = feature.name
             ct.utils.rename_feature(spec, was, name)
             for operation in _operations(spec):  # coremltools leaves the bodies of loops as they were
