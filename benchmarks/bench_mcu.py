@@ -32,6 +32,8 @@ BOARDS = ("stm32f446", "nrf52840", "stm32h743", "rp2040", "rp2350", "esp32-s3")
 MIN_SQNR_DB = 3.0
 """Weights of the zoo's MobileNet are random, and 8 bits keep little of what it says: here bytes and equality count."""
 CORES = ("cortex-m4", "cortex-m55")
+WITH_DSP = ("cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+"""The cores that one and the same generated C is for; Cortex-M0+ has other code."""
 BEGIN, END = "<!-- figures: python -m benchmarks.bench_mcu docs/mcu.md -->", "<!-- end of figures -->"
 
 
@@ -51,27 +53,29 @@ class Way:
 def measure(model: str, folder: Path, suffix: str) -> Way:
     """Package a model one way (`suffix` of the target) and run it on the emulated cores."""
     reference, data = MODELS[model]
-    name = "generated C" if suffix else "TFLM"
+    name, source = "generated C" if suffix else "TFLM", str(fetch.path(model)) if reference == "zoo" else reference
     options = packager.Options(out=folder, name=model.split()[0], rebuild=True, calibration=data, min_sqnr_db=MIN_SQNR_DB)
     try:
-        outcome = packager.package(str(fetch.path(model)) if reference == "zoo" else reference, f"mcu-cortex-m4{suffix}", options)
+        outcome = packager.package(source, f"mcu-cortex-m4{suffix}", options)
+        small = packager.package(source, "mcu-cortex-m0plus-c", options) if suffix else None
     except EdgekitError as error:
         return Way(model, name, refused=error.message)
     assert outcome.bundle, outcome.findings
-    cores = CORES if suffix else CORES[:1]  # the library of TFLM takes long to compile
-    runs = {core: tester.test(outcome.bundle, [device.parse(f"virtual:{core}")]).reports[0] for core in cores}
+    runs = {core: tester.test(outcome.bundle, [device.parse(f"virtual:{core}")]).reports[0] for core in CORES}
     exact = all(o.max_abs == 0 for r in runs.values() for c in r.comparisons if c.against == "host" for o in c.outputs)
     counted = {core: dict(run.conditions.counters) for core, run in runs.items() if run.conditions}
-    flash = generated_flash(outcome.bundle, folder) if suffix else interpreted_flash(outcome.bundle, folder)
+    flash = generated_flash(outcome.bundle, folder, WITH_DSP) if suffix else interpreted_flash(outcome.bundle, folder)
+    if small and small.bundle:
+        flash |= generated_flash(small.bundle, folder / "m0plus", ("cortex-m0plus",))
     return Way(model, name, flash, outcome.manifest.usage.sram_bytes, counted, exact and all(not run.failure for run in runs.values()))
 
 
-def generated_flash(path: Path, folder: Path) -> dict[str, int]:
-    """Code and weights linked for every core with DSP: for Cortex-M0+ other C is generated."""
+def generated_flash(path: Path, folder: Path, cores: tuple[str, ...]) -> dict[str, int]:
+    """Code and weights, linked for each core."""
     with bundle.open(path) as opened:
         opened.extract(opened.manifest.artifact.main, folder / "sources")
         sources = folder / "sources" / Path(opened.manifest.artifact.main).name
-    return {core: weigh.measure(sources, core).flash_bytes for core in ("cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")}
+    return {core: weigh.measure(sources, core).flash_bytes for core in cores}
 
 
 def interpreted_flash(path: Path, folder: Path) -> dict[str, int]:
