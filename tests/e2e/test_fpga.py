@@ -112,7 +112,7 @@ def _uint8(path: Path) -> None:
     proto = onnx.load(path)
     for tensor in proto.graph.initializer:
         if tensor.name == "y_z":
-            tensor.CopyFrom(numpy_helper.from_array(np.array(128, np.uint8), "y_z"))
+            tensor.CopyFrom(numpy_helper.from_array(np.array(127, np.uint8), "y_z"))
     onnx.save(proto, path)
 
 
@@ -120,7 +120,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], int, tuple[str, ...]]] = {
     "float-only": (_float_only, 4, ("the DPU takes none of its operators", "Softmax")),
     "dynamic": (_dynamic, 4, ("x", "--input")),
     "scale": (_quantized, 4, ("y_q", r"scale 0\.1", "not a power of two")),
-    "uint8": (_uint8, 4, ("zero point 128", "uint8")),
+    "uint8": (_uint8, 4, ("zero point 127", "uint8")),
     "opset": (lambda path: _quantized(path, scale=0.25, opset=10), 4, ("opset 10", "13 to 23")),
 }
 
