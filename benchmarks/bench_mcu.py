@@ -1,6 +1,6 @@
 """What nets take of flash, SRAM and instructions on microcontrollers, both ways, and which boards they fit: the figures of docs/mcu.md.
 
-python -m benchmarks.bench_mcu docs/mcu.md [MODEL ...]
+python -m benchmarks.bench_mcu [docs/mcu.md [MODEL ...]]
 
 TensorFlow Lite Micro runs on the emulated cores where EDGEKIT_TFLM names its source tree; else its flash is estimated and it counts nothing.
 """
@@ -122,14 +122,17 @@ def fits(way: Way, board: Any) -> str:
 
 
 def main() -> None:
-    """Measure and write the tables into a document."""
-    document, wanted = Path(sys.argv[1]), sys.argv[2:] or list(MODELS)
+    """Measure, and print the tables or write them into a document."""
+    document, wanted = Path(sys.argv[1]) if len(sys.argv) > 1 else None, sys.argv[2:] or list(MODELS)
     ways = []
     for model in wanted:
         for suffix in ("", "-c"):
             with tempfile.TemporaryDirectory(prefix="bench-mcu-") as scratch:
                 ways.append(measure(model, Path(scratch), suffix))
                 print(figures(ways[-1]), file=sys.stderr, flush=True)
+    if document is None:
+        print(tables(ways))
+        return
     before, _, rest = document.read_text("utf-8").partition(BEGIN)
     document.write_text(f"{before}{BEGIN}\n{tables(ways)}\n{END}{rest.partition(END)[2]}", "utf-8")
 

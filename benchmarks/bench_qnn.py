@@ -32,7 +32,11 @@ LIMIT = 1.15
 
 
 def main() -> None:
-    """Run the benchmark that the first argument names; the other names are the sides that `time` starts."""
+    """Run the benchmark that the first argument names, or both; the other names are the sides that `time` starts."""
+    if len(sys.argv) < 2:
+        timed()
+        accuracy()
+        return
     {"time": timed, "accuracy": accuracy, "plain": plain, "ours": ours}[sys.argv[1]](*sys.argv[2:])
 
 
