@@ -1,4 +1,7 @@
-"""One module per hop. Each has `SOURCE`, `RESULT` (formats) and `convert(model, workdir) -> Model`; the set is closed."""
+"""One module per hop. Each has `SOURCE`, `RESULT` (formats) and `convert(model, workdir) -> Model`; the set is closed.
+
+One whose packages take long to import also has `toolchain()`, which imports them.
+"""
 
 from __future__ import annotations
 

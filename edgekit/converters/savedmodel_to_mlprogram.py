@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgekit.converters import _tf_to_mlprogram
-from edgekit.formats import Model
+from edgekit.formats import Model, mlprogram_write
 
 SOURCE = "savedmodel"
 RESULT = "mlprogram"
+
+toolchain = mlprogram_write.coremltools
 
 
 def convert(model: Model, workdir: Path) -> Model:

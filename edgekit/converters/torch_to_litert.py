@@ -21,6 +21,12 @@ RESULT = "tflite"
 _KNOWN_NAMESPACES = ("aten", "prims", "prim", "quantized_decomposed", "higher_order")
 
 
+def toolchain() -> Any:
+    """litert-torch, imported without its talk."""
+    with quiet():
+        return require("litert_torch", extra="torch", purpose="converting PyTorch to LiteRT")
+
+
 def convert(model: Model, workdir: Path) -> Model:
     """Convert an exported program. Raises `ConversionError` naming the operator and layer that cannot be converted."""
     check_operators(model.handle)
@@ -109,7 +115,7 @@ def _litert_bytes(wrapper: Any, flat: tuple[Any, ...], exported: Any = None) -> 
     import torch
 
     with quiet():
-        litert_torch = require("litert_torch", extra="torch", purpose="converting PyTorch to LiteRT")
+        litert_torch = toolchain()
         if exported is None:
             return bytes(litert_torch.convert(wrapper, flat).model_content())
         # litert-torch takes modules only, and would export again what is exported already
