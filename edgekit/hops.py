@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -33,7 +32,7 @@ def convert(
     route = converters.route(source.format, accepts)
     if not route:
         return source, ()
-    expected = _expected(route, reference, samples)
+    expected = reference(samples)
     try:
         return _along(route, source, expected, samples, tolerance, work, progress)
     except ConversionError as error:
@@ -44,17 +43,6 @@ def convert(
             model, names = _along(other, source, expected, samples, tolerance, work, progress)
             return dataclasses.replace(model, notices=(*model.notices, f"converted by a longer way, for the shortest fails: {error.message}")), names
         raise
-
-
-def _expected(route: Sequence[ModuleType], reference: Runner, samples: Sequence[Arrays]) -> Sequence[Arrays]:
-    """The source's outputs, computed while what the route converts with is imported, which takes seconds."""
-    toolchains = [toolchain for converter in route if (toolchain := getattr(converter, "toolchain", None))]
-    reference([])  # opened here: opening sends this process's output away, as the imports do, and that goes for all threads
-    with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(reference, samples)
-        for toolchain in toolchains:
-            toolchain()
-        return running.result()
 
 
 def _along(

@@ -1,7 +1,4 @@
-"""One module per hop. Each has `SOURCE`, `RESULT` (formats) and `convert(model, workdir) -> Model`; the set is closed.
-
-One whose packages take long to import also has `toolchain()`, which imports them.
-"""
+"""One module per hop. Each has `SOURCE`, `RESULT` (formats) and `convert(model, workdir) -> Model`; the set is closed."""
 
 from __future__ import annotations
 

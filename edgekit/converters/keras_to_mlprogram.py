@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgekit.converters import _tf_to_mlprogram
-from edgekit.formats import Model, mlprogram_write
+from edgekit.formats import Model
 
 SOURCE = "keras"
 RESULT = "mlprogram"
-
-toolchain = mlprogram_write.coremltools
 
 
 def convert(model: Model, workdir: Path) -> Model:

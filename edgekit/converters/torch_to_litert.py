@@ -21,12 +21,6 @@ RESULT = "tflite"
 _KNOWN_NAMESPACES = ("aten", "prims", "prim", "quantized_decomposed", "higher_order")
 
 
-def toolchain() -> Any:
-    """litert-torch, imported without its talk."""
-    with quiet():
-        return require("litert_torch", extra="torch", purpose="converting PyTorch to LiteRT")
-
-
 def convert(model: Model, workdir: Path) -> Model:
     """Convert an exported program. Raises `ConversionError` naming the operator and layer that cannot be converted."""
     check_operators(model.handle)
@@ -115,7 +109,7 @@ def _litert_bytes(wrapper: Any, flat: tuple[Any, ...], exported: Any = None) -> 
     import torch
 
     with quiet():
-        litert_torch = toolchain()
+        litert_torch = require("litert_torch", extra="torch", purpose="converting PyTorch to LiteRT")
         if exported is None:
             return bytes(litert_torch.convert(wrapper, flat).model_content())
         # litert-torch takes modules only, and would export again what is exported already

@@ -17,8 +17,6 @@ from edgekit.legalize import torch_ops
 SOURCE = "torch"
 RESULT = "mlprogram"
 
-toolchain = mlprogram_write.coremltools
-
 TAKEN_APART = frozenset(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "rnn_tanh", "rnn_relu", "unsafe_split"))
 
 HINT = "express it with other operators, or keep it outside the model"
