@@ -1,16 +1,19 @@
-"""Memory that kernels of CMSIS-NN ask of TFLM's arena, and its plain kernels do not: what the interpreter of this machine cannot measure.
+"""Memory that kernels of CMSIS-NN and ESP-NN ask of TFLM's arena, and its plain kernels do not: what the interpreter here cannot measure.
 
 Sizes are upper bounds of `*_get_buffer_size` (CMSIS-NN, `Source/*/arm_*_get_buffer_sizes_*.c`), as `micro/kernels/cmsis_nn` requests them.
+Those of ESP-NN are in `esp_nn_scratch`.
 """
 
 from __future__ import annotations
 
 import math
 
-from edgekit.budget import memory
+from edgekit.budget import esp_nn_scratch, memory
 from edgekit.graph import Graph, Operator
 
-MVE, DSP = "cmsis_nn_mve", "cmsis_nn_dsp"
+MVE, DSP, ESP = "cmsis_nn_mve", "cmsis_nn_dsp", "esp_nn"
+SOURCES = {MVE: "CMSIS-NN", DSP: "CMSIS-NN", ESP: "ESP-NN"}
+"""Whose kernels ask, by delegate."""
 _LANES = 124
 """`CH_IN_BLOCK_MVE`: channels that a depthwise layer takes at a time."""
 _HANDLE_BYTES = 32
@@ -19,7 +22,7 @@ _HANDLE_BYTES = 32
 
 def extra_bytes(graph: Graph, delegates: tuple[str, ...]) -> int:
     """Bytes of the arena beyond what plain kernels take: what is kept, and how far scratch buffers lift the most that is alive at once."""
-    found = next((name for name in (MVE, DSP) if name in delegates), None)
+    found = next((name for name in SOURCES if name in delegates), None)
     operators = memory.main(graph)
     if found is None or not operators:
         return 0
@@ -31,9 +34,16 @@ def extra_bytes(graph: Graph, delegates: tuple[str, ...]) -> int:
 
 def scratch_bytes(graph: Graph, operator: Operator, delegate: str) -> int:
     """What one operator asks for while it runs."""
-    if operator.type not in _SCRATCH:
-        return 0
-    return -(-_SCRATCH[operator.type](graph, operator, delegate == MVE) // memory.ALIGNMENT_BYTES) * memory.ALIGNMENT_BYTES
+    if delegate == ESP:
+        asked = esp_nn_scratch.scratch_bytes(graph, operator)
+    else:
+        asked = _SCRATCH[operator.type](graph, operator, delegate == MVE) if operator.type in _SCRATCH else 0
+    return -(-asked // memory.ALIGNMENT_BYTES) * memory.ALIGNMENT_BYTES
+
+
+def source(delegates: tuple[str, ...]) -> str:
+    """Whose kernels they are: the first of `delegates` that is one of `SOURCES`; empty for plain kernels."""
+    return next((said for name, said in SOURCES.items() if name in delegates), "")
 
 
 def kept_bytes(graph: Graph, operator: Operator, delegate: str) -> int:

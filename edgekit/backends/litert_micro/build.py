@@ -14,7 +14,7 @@ from edgekit.formats import Model, tflite, tflm
 from edgekit.graph import Graph
 from edgekit.legalize import tflite_islands, tflite_micro
 
-ARENA, SCRATCH = "arena", "scratch of CMSIS-NN"
+ARENA = "arena"
 COMPILED = "-npu"
 
 
@@ -63,22 +63,22 @@ def _interpreted(made: Artifact, graph: Graph, context: Context, notices: tuple[
     options = context.target.options
     arena = tflm.arena_bytes(made.path, made.signature)
     margin, stack = options.get("arena_margin_bytes", 0), options.get("stack_bytes", 0)
-    scratch = tflm_scratch.extra_bytes(graph, context.target.delegates)
-    said = f"arena {format_size(arena)}, measured by TFLM here, whose pointers of 64 bits take more than a core's; {_above(scratch, margin)}"
+    scratch, asks = tflm_scratch.extra_bytes(graph, context.target.delegates), tflm_scratch.source(context.target.delegates)
+    said = f"arena {format_size(arena)}, measured by TFLM here, whose pointers of 64 bits take more than a core's; {_above(scratch, asks, margin)}"
     parts = (
         model_part(made.path, f"model ({made.candidate.precision})"),
         *tflm_kernels.kernels(graph, options.get("core", ""), context.target.delegates),
         Part(ARENA, "arena", -(-arena // 16) * 16, 0, "measured", "TFLM's interpreter here"),
-        *([Part(SCRATCH, "arena", -(-scratch // 16) * 16, 0, "estimated", "CMSIS-NN's buffer sizes")] if scratch else []),
+        *([Part(f"scratch of {asks}", "arena", -(-scratch // 16) * 16, 0, "estimated", f"{asks}'s buffer sizes")] if scratch else []),
         Part("arena margin", "arena", margin, 0, "estimated", "target profile"),
         Part("stack", "arena", stack, 0, "estimated", "target profile"),
     )
     return dataclasses.replace(made, parts=parts, notices=(*notices, *made.notices, said))
 
 
-def _above(scratch_bytes: int, margin_bytes: int) -> str:
+def _above(scratch_bytes: int, asks: str, margin_bytes: int) -> str:
     """What is declared above the measured arena."""
-    scratch = f"scratch of CMSIS-NN's kernels, estimated at most {scratch_bytes:,} bytes, and " if scratch_bytes else ""
+    scratch = f"scratch of {asks}'s kernels, estimated at most {scratch_bytes:,} bytes, and " if scratch_bytes else ""
     return f"above it {scratch}a margin of {margin_bytes:,} bytes"
 
 
