@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from edgekit.backends import Candidate, litert
-from edgekit.backends.litert import bounds, fuse, layers, simulate, source, stock, variants
+from edgekit.backends.litert import bounds, fuse, layers, running, signatures, simulate, source, stock, stream, variants
 from edgekit.backends.litert.running import Interpreter
 from edgekit.formats import tflite
 from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.quantize import grid
 from edgekit.tensors import dequantize, quantize
 
 pytest.importorskip("ai_edge_quantizer")
@@ -155,6 +156,24 @@ def test_rounding_by_data_gives_way_to_nearest_where_that_is_better(tmp_path, mo
     worse = variants.best(source.open_source(opened.model, opened.context), candidate)
     assert any("second-order rounding is not used" in notice for notice in worse.notices)
     assert worse.sqnr_db >= ours.sqnr_db - 3
+
+
+def test_activations_are_rounded_as_a_walk_over_the_operators_rounds_them(tmp_path):
+    opened = source.open_source(pooled(tmp_path, whole=False), context(tmp_path, samples(4, 1, 8, 8, 3)))
+    names = [flatbuffer.text(opened.fresh().subgraphs[0].tensors[i].name) for i in running.activations(opened.fresh())]
+    on_grids = {name: grid.affine(float(opened.extremes[name].min()), float(opened.extremes[name].max())) for name in names}
+    assert set(names) == {"x", "wide", "mean", "y"}
+    walked, model = opened.fresh(), opened.fresh()
+    flow = stream.Stream(opened, walked, on_grids)
+    flow.advance(len(walked.subgraphs[0].operators))
+    by_steps = list(flow.values(signatures.edges(walked, opened.model.signature)[1][0]))
+    simulate.round_activations(model, on_grids)
+    at_once = Interpreter(flatbuffer.dump(model), opened.model.signature)
+    for sample, plain, wanted in zip(opened.samples, opened.reference, by_steps, strict=True):
+        found = at_once.run(sample)["y"]
+        np.testing.assert_allclose(found, on_grids["y"].round(found), atol=1e-5)
+        np.testing.assert_allclose(found, wanted, atol=2.01 * on_grids["y"].scale)  # a tie inside may fall to either side
+        assert np.abs(found - plain["y"]).max() > on_grids["y"].scale / 4
 
 
 def test_one_extreme_sample_does_not_decide_alone():

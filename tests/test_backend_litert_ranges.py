@@ -129,6 +129,11 @@ def test_channels_of_very_different_reach_are_equalized(tmp_path, precision):
     assert any("equalized between the layers around deep" in notice for notice in artifact.notices)
 
 
+def test_rounding_to_nearest_leaves_the_weights_as_they_are(tmp_path):
+    artifact = litert.prepare(spread_depthwise(tmp_path), context(tmp_path, image_like(16, (1, 8, 8, 16))))(Candidate("w8a8", rounding="nearest"))
+    assert not any("equalized" in notice for notice in artifact.notices)
+
+
 def test_equalizing_a_residual_chain_leaves_the_float_function(tmp_path):
     random = np.random.default_rng(1)
     gains = np.logspace(-1, 1, 8).astype(np.float32)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
+from typing import Any
 
-from edgekit.backends.litert import signatures
+from edgekit.backends.litert import running, signatures
 from edgekit.backends.litert.source import Source
-from edgekit.backends.litert.stream import Stream
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize.grid import Affine
 from edgekit.tensors import Array
@@ -36,16 +37,52 @@ def grids(content: bytes) -> dict[str, Affine]:
 
 def sqnr_db(base: Source, rounded_to: Mapping[str, Affine]) -> float:
     """SQNR in dB, averaged over outputs, of `base` with its activations on the grids `rounded_to`; deterministic."""
-    model, judges = base.fresh(), base.judges[:SAMPLES]
-    _, outputs = signatures.edges(model, base.model.signature)
-    flow = Stream(base, model, rounded_to, judges)
-    try:
-        flow.advance(len(model.subgraphs[0].operators))
-        found = [list(flow.values(index)) for index in outputs]
-    finally:
-        flow.close()
+    model = base.fresh()
+    round_activations(model, rounded_to)
+    inputs, outputs = signatures.edges(model, base.model.signature)
     names = [spec.name for spec in base.model.signature.outputs]
-    return level_db([[(row[name], made) for row, made in zip(base.reference, rows, strict=False)] for name, rows in zip(names, found, strict=True)])
+    session = running.Interpreter(flatbuffer.dump(model), base.model.signature, edges=(inputs, outputs))
+    made = [session.run(sample) for sample in base.judges[:SAMPLES]]
+    return level_db([[(wanted[name], given[name]) for wanted, given in zip(base.reference, made, strict=False)] for name in names])
+
+
+def round_activations(model: Any, rounded_to: Mapping[str, Affine]) -> None:
+    """Put a QUANTIZE and a DEQUANTIZE behind the float activations of the main graph that have a grid, by name; signatures follow."""
+    graph = model.subgraphs[0]
+    grids = {index: rounded_to.get(flatbuffer.text(graph.tensors[index].name)) for index in running.activations(model)}
+    renamed: dict[int, int] = {}
+    pairs: dict[int, list[Any]] = {}
+    for index, grid in grids.items():
+        if grid is not None:
+            renamed[index], pairs[index] = _pair(model, index, grid)
+    operators = [op for index in graph.inputs for op in pairs.get(int(index), ())]
+    for op in graph.operators:
+        op.inputs = [renamed.get(int(i), int(i)) for i in op.inputs]
+        operators += [op, *(rounding for i in op.outputs for rounding in pairs.get(int(i), ()))]
+    graph.operators = operators
+    graph.outputs = [renamed.get(int(i), int(i)) for i in graph.outputs]
+    for port in (port for entry in model.signatureDefs or () if entry.subgraphIndex == 0 for port in entry.outputs):
+        port.tensorIndex = renamed.get(int(port.tensorIndex), int(port.tensorIndex))
+
+
+def _pair(model: Any, index: int, grid: Affine) -> tuple[int, list[Any]]:
+    """The rounded tensor's index, and the two operators that make it from tensor `index`."""
+    schema, graph = flatbuffer.schema(), model.subgraphs[0]
+    quantized, rounded = copy.copy(graph.tensors[index]), copy.copy(graph.tensors[index])
+    quantized.type = schema.TensorType.INT8
+    quantized.quantization = schema.QuantizationParametersT()
+    quantized.quantization.scale, quantized.quantization.zeroPoint = [grid.scale], [grid.zero_point]
+    quantized.name, rounded.name = (f"{flatbuffer.text(graph.tensors[index].name)}:{end}".encode() for end in ("integers", "rounded"))
+    first = len(graph.tensors)
+    graph.tensors += [quantized, rounded]
+    return first + 1, [_operator(model, "QUANTIZE", index, first), _operator(model, "DEQUANTIZE", first, first + 1)]
+
+
+def _operator(model: Any, kind: str, read: int, made: int) -> Any:
+    op = flatbuffer.schema().OperatorT()
+    op.opcodeIndex = flatbuffer.op_code(model, kind, 2)
+    op.inputs, op.outputs = [read], [made]
+    return op
 
 
 def level_db(outputs: list[list[tuple[Array, Array]]]) -> float:

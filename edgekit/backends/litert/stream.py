@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgekit.backends.litert import running, signatures
@@ -10,7 +10,7 @@ from edgekit.backends.litert.source import Source
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize.grid import Affine
 from edgekit.quantize.shelf import Shelf
-from edgekit.tensors import Array, Arrays, Signature, TensorSpec
+from edgekit.tensors import Array, Signature, TensorSpec
 
 MEMORY_BYTES = 128_000_000
 """Live activations of all samples that one stream keeps in memory; two run side by side."""
@@ -19,22 +19,20 @@ MEMORY_BYTES = 128_000_000
 class Stream:
     """All samples at one place of the main graph: behind the operators run so far, with the tensors that later operators read.
 
-    Tensors that `grids` names are rounded to them as soon as they are computed, as integer kernels leave them. All of the source's
-    samples run, or those given.
+    Tensors that `grids` names are rounded to them as soon as they are computed, as integer kernels leave them.
     """
 
-    def __init__(self, source: Source, model: Any, grids: Mapping[str, Affine] | None = None, samples: Sequence[Arrays] | None = None) -> None:
+    def __init__(self, source: Source, model: Any, grids: Mapping[str, Affine] | None = None) -> None:
         self._model, self._place = model, 0
         self._shelf = Shelf[int](source.context.workdir, MEMORY_BYTES)
         self._grids = _by_index(model, grids or {})
         self._last_use = _last_uses(model)
         inputs, _ = signatures.edges(model, source.model.signature)
-        given = source.samples if samples is None else samples
-        for number, sample in enumerate(given):
+        for number, sample in enumerate(source.samples):
             for spec, index in zip(source.model.signature.inputs, inputs, strict=True):
                 dtype = flatbuffer.numpy_dtype(model.subgraphs[0].tensors[index].type)
                 self._put(number, index, sample[spec.name].astype(dtype))
-        self._samples, self._live = len(given), set(inputs)
+        self._samples, self._live = len(source.samples), set(inputs)
 
     def advance(self, place: int) -> None:
         """Run the operators up to `place` (exclusive) with their constants as they are now."""

@@ -52,7 +52,7 @@ class Built:
 
 def best(opened: Source, candidate: Candidate) -> Built:
     """The best build of `candidate` on the judging samples: ours with each choice of ranges, or the stock quantizer's own at no more bytes."""
-    base, equalizing = opened.once(("base", candidate.precision), lambda: equalize(opened, candidate.precision))
+    base, equalizing = _base(opened, candidate)
     keep, joined = _kept_float(base, candidate)
     policy = stock.Policy((*_scopes(base, candidate.keep_float), *keep), _scopes(base, candidate.wide), opened.context.io)
     ranges = _ranges(base, candidate)
@@ -65,6 +65,14 @@ def best(opened: Source, candidate: Candidate) -> Built:
         better = f"{plain.sqnr_db:.1f} dB against {ours.sqnr_db:.1f} dB on the calibration samples"
         return dataclasses.replace(plain, notices=(*joined, f"rounding and ranges are the stock quantizer's own, which did better here: {better}",))
     return dataclasses.replace(ours, notices=(*joined, *equalizing, *improved.notices, *ours.notices))
+
+
+def _base(opened: Source, candidate: Candidate) -> tuple[Source, tuple[str, ...]]:
+    """What is quantized, and notices about it: rounding to nearest is the quick way, for weights as they are."""
+    if candidate.rounding == "nearest":
+        return opened, ()
+    base: tuple[Source, tuple[str, ...]] = opened.once(("base", candidate.precision), lambda: equalize(opened, candidate.precision))
+    return base
 
 
 def equalize(opened: Source, precision: str) -> tuple[Source, tuple[str, ...]]:
@@ -119,8 +127,13 @@ def _kept_float(base: Source, candidate: Candidate) -> tuple[tuple[str, ...], tu
     """
     if candidate.precision not in STATIC_BITS:
         return (), ()
+    kept: tuple[tuple[str, ...], tuple[str, ...]] = base.once(("float", candidate.precision), lambda: _find_float(base, candidate.precision))
+    return kept
+
+
+def _find_float(base: Source, precision: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     scopes, notices = divisions.kept_float(base)
-    if candidate.precision == "w8a8" or base.context.io == "int8":
+    if precision == "w8a8" or base.context.io == "int8":
         joined, ends = joins.unlike(base), outputs.unlike(base)
         more = ends[1] if set(ends[0]) - set(joined[0]) or not joined[0] else ()  # one word on each join
         return tuple(dict.fromkeys((*scopes, *joined[0], *ends[0]))), (*notices, *joined[1], *more)
