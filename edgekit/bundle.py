@@ -15,13 +15,16 @@ import msgspec
 
 from edgekit.errors import BundleError, UsageError
 from edgekit.manifest import SCHEMA, FileEntry, Manifest, golden_file, golden_spec
-from edgekit.tensors import DTYPES, Array
+from edgekit.tensors import Array, contradiction
 
 MANIFEST = "manifest.json"
 SUFFIX = ".edgekit"
 MAX_FILES = 10_000
 MAX_MANIFEST_BYTES = 64 * 1024**2
 MAX_TOTAL_BYTES = 8 * 1024**3
+MAX_NAME_BYTES, MAX_PART_BYTES = 1000, 255
+"""Of a file's name with its folders, and of each part of it: what every system can hold."""
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile bounds what the others unpack to only after the fact
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _CHUNK = 1 << 20
 _AGAIN = "copy or package the bundle again"
@@ -163,7 +166,7 @@ def _manifest(path: Path, archive: zipfile.ZipFile) -> Manifest:
     if len(set(names)) != len(names):
         raise BundleError(f"{path.name}: a file name appears twice", _AGAIN)
     for info in infos:
-        _check_name(path, info)
+        _check_entry(path, info)
     if MANIFEST not in names:
         raise BundleError(f"{path.name}: no {MANIFEST}; not an edgekit bundle", "make one with 'edgekit package'")
     if archive.getinfo(MANIFEST).file_size > MAX_MANIFEST_BYTES:
@@ -188,12 +191,17 @@ def _check_schema(path: Path, data: bytes) -> None:
         )
 
 
-def _check_name(path: Path, info: zipfile.ZipInfo) -> None:
+def _check_entry(path: Path, info: zipfile.ZipInfo) -> None:
     name = info.filename
     pure = PurePosixPath(name)
     escapes = not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or ":" in name or str(pure) != name
     if escapes:
         raise BundleError(f"{path.name}: the entry {name!r} leaves the bundle", _AGAIN)
+    encoded = name.encode()
+    if len(encoded) > MAX_NAME_BYTES or max(map(len, encoded.split(b"/"))) > MAX_PART_BYTES or not name.isprintable():
+        raise BundleError(f"{path.name}: not every system can hold the name of the entry {name[:MAX_PART_BYTES]!r}", _AGAIN)
+    if info.compress_type not in _COMPRESSIONS:
+        raise BundleError(f"{path.name}: the entry {name!r} is compressed otherwise than by deflate", _AGAIN)
     if stat.S_ISLNK(info.external_attr >> 16):
         raise BundleError(f"{path.name}: the entry {name!r} is a symbolic link", _AGAIN)
 
@@ -214,11 +222,17 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     """What a manifest says that cannot be, so that nothing behind it has to ask."""
     for signature in (manifest.signature, manifest.source_signature):
         for spec in (*signature.inputs, *signature.outputs):
-            if spec.dtype not in DTYPES or min(spec.shape, default=0) < 0:
-                yield f"{spec.name!r} is {spec.dtype}{list(spec.shape)}"
+            if said := contradiction(spec):
+                yield said
+    folders = {folder for name in manifest.files for folder in PurePosixPath(name).parents if folder.parts}
+    for name in manifest.files:
+        if PurePosixPath(name) in folders:
+            yield f"{name!r} is a file and a folder"
     main, golden = PurePosixPath(manifest.artifact.main), manifest.golden
-    if not any(main == PurePosixPath(name) or main in PurePosixPath(name).parents for name in manifest.files):
+    if manifest.artifact.main not in manifest.files and main not in folders:
         yield f"the artifact {manifest.artifact.main!r} is not among the files"
+    if not golden.samples:
+        yield "there is no golden sample to compare with"
     if not 0 <= golden.random <= len(golden.samples):
         yield f"{golden.random} of {len(golden.samples)} samples are random"
 

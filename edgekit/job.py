@@ -158,7 +158,7 @@ def _read(path: Path, kind: type[Any], stage: str) -> Any:
         document = msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise RunnerError(f"there is no {path.name} in {path.parent}", "the runner ended before it could write one", stage=stage) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, OSError) as error:
         raise RunnerError(f"{path.name}: {error}", stage=stage) from error
     if document.schema != SCHEMA:
         raise RunnerError(

@@ -20,6 +20,9 @@ from edgekit.tensors import Array, quantize, read_raw, write_raw
 from edgekit.transports import Facts, Link
 from edgekit.transports.failures import HINTS
 
+_LONGEST_ERROR = 4000
+"""Characters of what a device says of its failure that are passed on."""
+
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
@@ -169,7 +172,8 @@ def _read_sample(folder: Path, files: tuple[TensorFile, ...], manifest: Manifest
 
 
 def _failure(result: Result, facts: Facts) -> str:
-    return f"the runner failed on {facts.model or facts.identity} at the stage {result.stage}: {result.error or 'no reason given'}"
+    said = result.error[:_LONGEST_ERROR] or "no reason given"
+    return f"the runner failed on {facts.model or facts.identity} at the stage {result.stage or 'unknown'}: {said}"
 
 
 def _hint(result: Result) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ else:  # numpy is imported where it is used: `edgekit --help` must not pay for i
     Arrays = Mapping[str, Any]
 
 DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
+_LARGEST_SCALE = 1e30
+"""Real values of any integer type stay finite in float32 below it."""
 
 
 class Pixels(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,6 +67,27 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             shape = (batch, channels, height, width) if self.pixels.layout == "NCHW" else self.shape
             return TensorSpec(self.name, shape, "float32", layout=self.pixels.layout)
         return self if self.scale is None else TensorSpec(self.name, self.shape, "float32", layout=self.layout)
+
+
+def contradiction(spec: TensorSpec) -> str:
+    """What a spec that was read from outside says that cannot be, in words; empty where all can."""
+    if spec.dtype not in DTYPES or min(spec.shape, default=0) < 0:
+        return f"{spec.name!r} is {spec.dtype}{list(spec.shape)}"
+    if spec.scale is not None and not (_is_integer(spec.dtype) and 0 < spec.scale < _LARGEST_SCALE):
+        return f"{spec.name!r} is {spec.dtype} with the scale {spec.scale:g}"
+    if spec.pixels is not None and not _fits_pixels(spec, spec.pixels):
+        return f"{spec.name!r} is {spec.dtype}{list(spec.shape)}, which its pixels do not fit"
+    return ""
+
+
+def _is_integer(dtype: str) -> bool:
+    return "int" in dtype
+
+
+def _fits_pixels(spec: TensorSpec, pixels: Pixels) -> bool:
+    if spec.dtype != "uint8" or len(spec.shape) != 4 or pixels.layout not in ("NCHW", "NHWC"):
+        return False
+    return len(pixels.scale) == len(pixels.offset) == spec.shape[3] and all(map(math.isfinite, (*pixels.scale, *pixels.offset))) and all(pixels.scale)
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -133,8 +157,7 @@ def read_raw(path: Path, spec: TensorSpec) -> Array:
     import numpy as np
 
     dtype = np.dtype(spec.dtype).newbyteorder("<")
-    data = path.read_bytes()
-    wanted = spec.elements * dtype.itemsize
-    if len(data) != wanted:
-        raise ValueError(f"{path.name}: {len(data)} bytes, but {spec.name} {spec.dtype}{list(spec.shape)} takes {wanted}")
-    return np.frombuffer(data, dtype).reshape(spec.shape).astype(spec.dtype)
+    wanted, found = spec.elements * dtype.itemsize, path.stat().st_size  # looked at before it is read: a device may have written anything
+    if found != wanted:
+        raise ValueError(f"{path.name}: {found} bytes, but {spec.name} {spec.dtype}{list(spec.shape)} takes {wanted}")
+    return np.frombuffer(path.read_bytes(), dtype).reshape(spec.shape).astype(spec.dtype)

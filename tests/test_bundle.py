@@ -70,6 +70,27 @@ def test_no_name_leaves_the_bundle(written: Path, name: str) -> None:
         bundle.open(rewrite(written, {name: b"x"}))
 
 
+@pytest.mark.parametrize("name", ["artifact/\x1b[31mred", "a/" * 600 + "x", "a" * 256])
+def test_a_name_that_steers_a_terminal_or_no_system_holds_is_refused(written: Path, name: str) -> None:
+    with pytest.raises(BundleError, match="not every system can hold"):
+        bundle.open(rewrite(written, {name: b"x"}))
+
+
+def test_a_file_that_is_also_a_folder_is_refused(tmp_path: Path) -> None:
+    bundle.write(tmp_path / "m.edgekit", manifest(), FILES | {"artifact/m.tflite/inner": b"x"})
+    with pytest.raises(BundleError, match="a file and a folder"):
+        bundle.open(tmp_path / "m.edgekit")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compression_whose_output_cannot_be_bounded_is_refused(written: Path, tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(written) as source, zipfile.ZipFile(tmp_path / "other.edgekit", "w", method) as sink:
+        for name in source.namelist():
+            sink.writestr(name, source.read(name))
+    with pytest.raises(BundleError, match="otherwise than by deflate"):
+        bundle.open(tmp_path / "other.edgekit")
+
+
 def test_a_symbolic_link_is_refused(written: Path) -> None:
     with pytest.raises(BundleError, match="symbolic link"):
         bundle.open(rewrite(written, {"artifact/link": b"/etc/passwd"}, attributes=stat.S_IFLNK | 0o777))
@@ -96,7 +117,18 @@ def test_a_newer_schema_is_told(written: Path) -> None:
         (("source_signature", "outputs", 0, "dtype"), "object", "object"),
         (("artifact", "main"), "../../etc/passwd", "not among the files"),
         (("artifact", "main"), "artifact/other.tflite", "not among the files"),
+        (("artifact", "main"), ".", "not among the files"),
         (("golden", "random"), 99, "99 of"),
+        (("golden", "samples"), [], "no golden sample"),
+        (("signature", "inputs", 0, "scale"), 0.5, "float32 with the scale 0.5"),
+        (("signature", "inputs", 0), {"name": "x", "shape": [1], "dtype": "int8", "scale": 0.0}, "with the scale 0"),
+        (("signature", "inputs", 0), {"name": "x", "shape": [1], "dtype": "int8", "scale": 1e308}, "with the scale"),
+        (("signature", "inputs", 0, "pixels"), {"layout": "NCHW", "scale": [1.0], "offset": [0.0]}, "pixels do not fit"),
+        (
+            ("signature", "inputs", 0),
+            {"name": "x", "shape": [1, 2, 2, 1], "dtype": "uint8", "pixels": {"layout": "NHWC", "scale": [0.0], "offset": [0.0]}},
+            "pixels do not fit",
+        ),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(written: Path, place: tuple[str | int, ...], value: object, said: str) -> None:

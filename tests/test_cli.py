@@ -59,6 +59,13 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
     assert "none.onnx: no such file" in done.stderr
 
 
+def test_what_a_model_is_called_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    done = edgekit("inspect", str(tmp_path / "\x1b[2Jred.onnx"))
+    assert done.returncode == 2
+    assert "\\x1b[2Jred.onnx: no such file" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
 def test_an_error_is_a_document_where_json_is_asked_for(tmp_path: Path) -> None:
     done = edgekit("test", str(tmp_path / "none.edgekit"), "--device", "local:", "--json")
     assert done.returncode == 2

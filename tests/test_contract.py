@@ -223,3 +223,20 @@ def test_read_job_tells_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match="runtime") as caught:
         contract.read_job(tmp_path)
     assert caught.value.stage == "job"
+
+
+NESTED = b'{"status": "ok", "new": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"status": "\xff"}', NESTED])
+def test_a_result_that_cannot_be_read_is_told(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_bytes(content)
+    with pytest.raises(RunnerError, match=r"result\.json") as caught:
+        contract.read_result(tmp_path)
+    assert caught.value.stage == "output"
+
+
+def test_a_result_that_is_a_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "result.json").mkdir()
+    with pytest.raises(RunnerError, match=r"result\.json"):
+        contract.read_result(tmp_path)

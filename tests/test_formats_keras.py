@@ -71,13 +71,15 @@ def test_an_lstm_starts_afresh_at_every_call(tmp_path):
 def test_what_holds_code_is_weights_alone_or_damaged_is_refused(tmp_path, two_heads):
     import keras
 
-    keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2)]).save(tmp_path / "lambda.keras")
+    doubling = keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2)])
     two_heads.save_weights(tmp_path / "only.weights.h5")
     two_heads.save(tmp_path / "net.keras")
     (tmp_path / "short.keras").write_bytes((tmp_path / "net.keras").read_bytes()[:500])
-    with pytest.raises(ConversionError, match="Lambda layer") as error:
-        formats.open(str(tmp_path / "lambda.keras"))
-    assert "package.module:function" in error.value.hint
+    for name in ("lambda.keras", "lambda.h5"):
+        doubling.save(tmp_path / name)
+        with pytest.raises(ConversionError, match="Lambda layer") as error:
+            formats.open(str(tmp_path / name))
+        assert "package.module:function" in error.value.hint
     for name in ("only.weights.h5", "short.keras"):
         with pytest.raises(ConversionError, match=name):
             formats.open(str(tmp_path / name))

@@ -93,6 +93,13 @@ def test_a_single_non_finite_value_fails(bad, side):
     assert ("source model" if side == "reference" else "half precision") in findings[0].hint
 
 
+def test_values_whose_squares_overflow_are_far_off_not_exact():
+    reference, huge = np.array([1.0, 2.0]), np.array([1e300, -1e300])
+    for found in (parity.compare("y", [reference], [huge]), parity.compare("y", [huge], [-huge])):
+        assert found.sqnr_db is not None
+        assert found.sqnr_db < -3000
+
+
 def test_nan_on_both_sides_fails_too():
     values = [np.array([np.nan, 1.0])]
     assert codes(parity.judge([parity.compare("y", values, values)], Tolerance())) == ["non-finite"]

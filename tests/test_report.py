@@ -194,7 +194,8 @@ def test_files_that_are_no_report(tmp_path):
     file = tmp_path / "run.json"
     with pytest.raises(UsageError, match="cannot be read"):
         report.read(file)
-    for content in ("", "[]", '{"schema": 1}', '{"schema": 1, "edgekit": "0", "reports": [{}]}', "\x00"):
+    nested = f'{{"schema": 1, "new": {"[" * 100_000}{"]" * 100_000}}}'
+    for content in ("", "[]", '{"schema": 1}', '{"schema": 1, "edgekit": "0", "reports": [{}]}', "\x00", nested):
         file.write_text(content)
         with pytest.raises(UsageError, match="not a report"):
             report.read(file)

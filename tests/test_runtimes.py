@@ -18,6 +18,14 @@ from tests.runner_models import TWINS, twin_samples, twins_onnx
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="the native runner needs a C compiler")
 
 
+@pytest.mark.parametrize(
+    ("said", "release"),
+    [("2.1 (LiteRT C)", (2, 1, 0)), ("1.24.3+cpu", (1, 24, 3)), ("unknown", ()), ("", ()), ("7" * 10_000, (777_777_777, 0, 0))],
+)
+def test_the_numbers_of_whatever_a_device_calls_its_version(said: str, release: tuple[int, ...]) -> None:
+    assert runtimes.release(said) == release
+
+
 def test_a_runner_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEKIT_CACHE", str(tmp_path))
     first = runtimes.runner(jobs.HERE)

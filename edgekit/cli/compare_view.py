@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import click
 import msgspec
 
 from edgekit import latency
+from edgekit.cli import output
 from edgekit.drift import Drift, Step
 from edgekit.parity import OutputParity
 from edgekit.report import Report, Run
@@ -33,30 +33,30 @@ def rows(before: Run, after: Run, effect: float) -> list[Row]:
 def show(found: list[Row]) -> None:
     """Print the rows."""
     for row in found:
-        click.echo(f"{row.bundle} on {row.device}")
-        for output, (old, new) in row.sqnr_db.items():
-            click.echo(f"  {output:<24} {_db(old)} -> {_db(new)} against the float reference")
+        output.say(f"{row.bundle} on {row.device}")
+        for name, (old, new) in row.sqnr_db.items():
+            output.say(f"  {name:<24} {_db(old)} -> {_db(new)} against the float reference")
         if row.latency is None:
-            click.echo("  latency: one of the runs took none")
+            output.say("  latency: one of the runs took none")
         elif row.latency.outcome == "not comparable":
-            click.echo(f"  latency: not comparable: {'; '.join(row.latency.reasons)}")
+            output.say(f"  latency: not comparable: {'; '.join(row.latency.reasons)}")
         else:
-            click.echo(f"  latency: {row.latency.outcome}: {ratio_text(row.latency)}")
+            output.say(f"  latency: {row.latency.outcome}: {ratio_text(row.latency)}")
 
 
 def show_drift(found: Drift, *, everything: bool) -> None:
     """Print where the values part and how the error grows."""
-    click.echo(f"{found.bundle} on {found.device}, sample {found.sample}: {len(found.steps)} tensors compared")
+    output.say(f"{found.bundle} on {found.device}, sample {found.sample}: {len(found.steps)} tensors compared")
     if found.first is None:
-        click.echo("no operator is out of bounds")
+        output.say("no operator is out of bounds")
     else:
         step = found.steps[found.first]
-        click.echo(f"first out of bounds: operator {step.operator} {step.type}, tensor {step.tensor}")
-        click.echo(f"  {step.parts}")
+        output.say(f"first out of bounds: operator {step.operator} {step.type}, tensor {step.tensor}")
+        output.say(f"  {step.parts}")
     start = 0 if everything or found.first is None else max(0, found.first - _AROUND)
     end = len(found.steps) if everything else start + 2 * _AROUND + 1
     for step in found.steps[start:end]:
-        click.echo(f"  {'!' if step.parts else ' '} {step.operator:>4} {step.type:<24} {_step(step)}  {step.tensor[:60]}")
+        output.say(f"  {'!' if step.parts else ' '} {step.operator:>4} {step.type:<24} {_step(step)}  {step.tensor[:60]}")
 
 
 def _key(report: Report) -> tuple[str, str]:
@@ -72,7 +72,7 @@ def _row(old: Report, new: Report, effect: float) -> Row:
 
 def _outputs(report: Report) -> dict[str, OutputParity]:
     found = next((c for c in report.comparisons if c.against == "reference"), None)
-    return {output.name: output for output in found.outputs} if found else {}
+    return {parity.name: parity for parity in found.outputs} if found else {}
 
 
 def _step(step: Step) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
 import msgspec
 
 from edgekit import device
@@ -48,10 +47,10 @@ def listing(farm_file: Path | None, json_to: str | None) -> None:
 
 
 def _section(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
-    click.echo(title if rows else f"{title}: none")
+    output.say(title if rows else f"{title}: none")
     first, second = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     for row in rows:
-        click.echo(f"  {row[0]:<{first}}  {row[1]:<{second}}  {row[2]}".rstrip())
+        output.say(f"  {row[0]:<{first}}  {row[1]:<{second}}  {row[2]}".rstrip())
 
 
 def _whose(phone: android.RunningDevice) -> str:
@@ -67,7 +66,7 @@ def _attached() -> list[Attached]:
     try:
         found = adb_server.attached(AdbOptions(stall_s=5.0))
     except EdgekitError as error:
-        click.echo(f"what adb lists cannot be told: {error.message}", err=True)
+        output.say(f"what adb lists cannot be told: {error.message}", err=True)
         return []
     return [Attached(f"adb:{serial}", state) for serial, state in found.items()]
 
@@ -76,13 +75,13 @@ def install(name: str) -> int:
     """Fetch the userland of the virtual Android device; for the others, say what they lack here."""
     entry = virtual.DEVICES.get(name.removeprefix("virtual:"))
     if name != ANDROID and entry:
-        click.echo(f"{name}: {_readiness(virtual.missing(entry.name))}", err=True)
+        output.say(f"{name}: {_readiness(virtual.missing(entry.name))}", err=True)
         return 0
     _check_virtual(name)
     with output.progress() as report:
         report(0, 0, "fetching the arm64 userland")
         android.install()
-    click.echo(f"{name} is ready", err=True)
+    output.say(f"{name} is ready", err=True)
     return 0
 
 
@@ -92,8 +91,8 @@ def start(name: str, count: int, port: int | None) -> int:
     for number in range(count):
         options = android.DeviceOptions(port=port + number if port else 0, dies_with_parent=False)
         phone = android.start(options)
-        click.echo(f"{phone.address}  {phone.serial}")
-    click.echo("reach them with 'adb connect HOST:PORT' or --device adb:HOST:PORT; end them with 'edgekit devices stop --all'", err=True)
+        output.say(f"{phone.address}  {phone.serial}")
+    output.say("reach them with 'adb connect HOST:PORT' or --device adb:HOST:PORT; end them with 'edgekit devices stop --all'", err=True)
     return 0
 
 
@@ -104,7 +103,7 @@ def stop(serial: str | None, everything: bool) -> int:
         if name is None:
             raise UsageError("which device?", "give a serial ('edgekit devices' lists them) or --all")
         android.stop(name)
-        click.echo(f"stopped {name}", err=True)
+        output.say(f"stopped {name}", err=True)
     return 0
 
 
@@ -115,7 +114,7 @@ def clear(text: str, farm_file: Path | None) -> int:
             if not isinstance(link, AdbLink | SshLink):
                 raise UsageError(f"{unit.name} keeps nothing between tests", "phones (adb:) and boards (ssh:) do")
             staged.clear_cache(link)
-        click.echo(f"cleared {unit.name}", err=True)
+        output.say(f"cleared {unit.name}", err=True)
     return 0
 
 
@@ -128,7 +127,7 @@ def farm(file: Path, json_to: str | None) -> int:
     width = max((len(unit.name) for unit, _ in rows), default=4)
     for unit, holders in rows:
         held = "; ".join(f"held by process {owner.pid} on {owner.host}" for owner in holders) or "free"
-        click.echo(f"{unit.name:<{width}}  {unit.address:<28}  {held}")
+        output.say(f"{unit.name:<{width}}  {unit.address:<28}  {held}")
     return 0
 
 

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
 import msgspec
 
-from edgekit import bundle, formats, opset, plugins
+from edgekit import bundle, formats, hops, opset, plugins
 from edgekit import target as targets
 from edgekit.backends import Artifact, Backend, Candidate
 from edgekit.budget import breakdown
@@ -64,21 +63,23 @@ def of_bundle(path: Path, target_name: str | None) -> Inspection:
         main = Path(scratch, Path(manifest.artifact.main).name)
         artifact = Artifact(main, manifest.artifact.format, manifest.signature, Candidate(manifest.artifact.precision))
         target = targets.load(target_name) if target_name else manifest.target
-        return _judged(path.name, artifact.format, manifest.signature, backend.graph(artifact), target, manifest.notices)
+        with hops.translated(f"reading the artifact of {path.name}"):
+            graph = backend.graph(artifact)
+        return _judged(path.name, artifact.format, manifest.signature, graph, target, manifest.notices)
 
 
 def show(found: Inspection, *, operators: bool) -> None:
     """Print an inspection for a person."""
-    click.echo(f"{found.name}  {found.format}")
+    output.say(f"{found.name}  {found.format}")
     for kind, specs in (("input", found.signature.inputs), ("output", found.signature.outputs)):
         for spec in specs:
-            click.echo(f"  {kind:<7} {spec.name}  {_spec(spec)}")
+            output.say(f"  {kind:<7} {spec.name}  {_spec(spec)}")
     if found.graph is not None:
         _show_graph(found.graph)
         _show_verdicts(found)
         output.table(_rows(found, found.graph, everything=operators), right=(0, 2, 3, 5))
     for notice in found.notices:
-        click.echo(f"note: {notice}", err=True)
+        output.say(f"note: {notice}", err=True)
 
 
 def _judged(name: str, format_name: str, signature: Signature, graph: Graph, target: Target, notices: Sequence[str]) -> Inspection:
@@ -102,24 +103,24 @@ def _ends(spec: TensorSpec, pixel: int) -> str:
 
 def _show_graph(graph: Graph) -> None:
     counts = Counter(operator.type for operator in graph.operators)
-    click.echo(f"  size    {size(graph.file_bytes)}")
-    click.echo(f"  MACs    {graph.macs / 1e6:.1f} M in {len(graph.operators)} operators")
-    click.echo(f"  types   {', '.join(f'{count} {kind}' for kind, count in counts.most_common())}")
+    output.say(f"  size    {size(graph.file_bytes)}")
+    output.say(f"  MACs    {graph.macs / 1e6:.1f} M in {len(graph.operators)} operators")
+    output.say(f"  types   {', '.join(f'{count} {kind}' for kind, count in counts.most_common())}")
 
 
 def _show_verdicts(found: Inspection) -> None:
     for summary in found.summaries:
         total = summary.accelerated + summary.fallback + summary.unsupported
         parts = f"{summary.accelerated} of {total} operators, {summary.macs_share:.0%} of the MACs, in {summary.partitions} parts"
-        click.echo(f"  {summary.delegate:<7} {parts}")
+        output.say(f"  {summary.delegate:<7} {parts}")
         for text in _certainty(summary.delegate):
-            click.echo(f"            {text}")
+            output.say(f"            {text}")
     left = [v for v in found.verdicts if v.status != "accelerated"]
     for kind in dict.fromkeys((v.delegate, v.status, v.type) for v in left):
         group = [v for v in left if (v.delegate, v.status, v.type) == kind]
-        click.echo(f"    {kind[1]}: {kind[0]}: {len(group)} x {kind[2]}, first {tail(group[0].name)}: {group[0].reason}")
+        output.say(f"    {kind[1]}: {kind[0]}: {len(group)} x {kind[2]}, first {tail(group[0].name)}: {group[0].reason}")
         if group[0].suggestion:
-            click.echo(f"      {group[0].suggestion}")
+            output.say(f"      {group[0].suggestion}")
 
 
 def _certainty(delegate: str) -> list[str]:

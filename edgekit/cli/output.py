@@ -55,11 +55,19 @@ def check_writable(place: Path | str | None) -> None:
         bundle.check_writable(Path(place))
 
 
+def say(text: str, *, err: bool = False, **style: Any) -> None:
+    """Print a line. Control characters are spelled out: what models, bundles and devices say must not steer a terminal."""
+    from edgekit.report.wording import printable
+
+    click.secho(printable(text), err=err, **style)
+
+
 def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
     """Print a table whose first row is its header; lines are as long as they need to be where there is no terminal."""
     from edgekit.report import table as tables
+    from edgekit.report.wording import printable
 
-    header, *lines = tables.render(rows, right=right, width=width() if sys.stdout.isatty() else 10_000)
+    header, *lines = tables.render([[printable(cell) for cell in row] for row in rows], right=right, width=width() if sys.stdout.isatty() else 10_000)
     click.secho(header, dim=True)
     for line in lines:
         click.echo(line)
@@ -68,9 +76,9 @@ def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
 def fail(error: EdgekitError, arguments: list[str] | None) -> int:
     """Tell an error: to stderr for people, and as a document to stdout where `--json` asked for one. The exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    click.echo(f"error: {error.message}", err=True)
+    say(f"error: {error.message}", err=True)
     if error.hint:
-        click.echo(f"hint: {error.hint}", err=True)
+        say(f"hint: {error.hint}", err=True)
     if "--json" in words and (words[-1] == "--json" or words[words.index("--json") + 1].startswith("-")):
         write_json({"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}}, "-")
     return error.exit_code

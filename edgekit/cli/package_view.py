@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-import click
-
 from edgekit.cli import output
 from edgekit.manifest import Manifest
 from edgekit.opset import Verdict
@@ -32,22 +30,22 @@ def document(outcome: Outcome) -> dict[str, Any]:
 def show(outcome: Outcome) -> None:
     """Print the outcome for a person: data to stdout, talk to stderr."""
     manifest = outcome.manifest
-    click.secho(_title(outcome), bold=True)
+    output.say(_title(outcome), bold=True)
     output.table(_candidates(manifest.plan), right=range(1, 6))
     output.table(_usage(manifest), right=(1, 2))
     for line in _placement(manifest):
-        click.echo(f"  {line}")
+        output.say(f"  {line}")
     for row in manifest.sensitivity[:_WORST]:
-        click.echo(f"  sensitive   {row.operator}: {row.loss_db:.2f} dB ({row.reason})")
+        output.say(f"  sensitive   {row.operator}: {row.loss_db:.2f} dB ({row.reason})")
     for notice in manifest.notices:
-        click.echo(f"note: {notice}", err=True)
+        output.say(f"note: {notice}", err=True)
     for finding in outcome.findings:
-        click.echo(f"{finding.severity}: {finding.message}", err=True)
+        output.say(f"{finding.severity}: {finding.message}", err=True)
         if finding.hint:
-            click.echo(f"hint: {finding.hint}", err=True)
+            output.say(f"hint: {finding.hint}", err=True)
     if outcome.bundle:
-        click.echo(str(outcome.bundle))
-        click.echo(f"next: edgekit test {shlex.quote(str(outcome.bundle))} --device {_device(manifest)}", err=True)
+        output.say(str(outcome.bundle))
+        output.say(f"next: edgekit test {shlex.quote(str(outcome.bundle))} --device {_device(manifest)}", err=True)
 
 
 def _title(outcome: Outcome) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -167,7 +168,10 @@ def _figures(samples: Sequence[_Sample], classes: Literal["yes", "guessed", "no"
 
 
 def _ratio_db(signal: float, noise: float) -> float | None:
-    return 10 * math.log10(signal / noise) if signal and noise else None
+    if not (signal and noise):
+        return None
+    ratio = signal / noise  # of infinite sums it is 0 or undefined: as bad as can be told
+    return 10 * math.log10(ratio if ratio > 0 else sys.float_info.min)
 
 
 def _cosine(cross: float, signal: float, power: float) -> float | None:

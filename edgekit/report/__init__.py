@@ -184,7 +184,7 @@ def read(path: Path) -> Run:
         return msgspec.json.decode(data, type=Run)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}", "'edgekit test --json FILE' writes one") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a report: {error}", "'edgekit test --json FILE' writes one") from error
 
 
