@@ -32,6 +32,12 @@ BUILT_IN = {
     },
 }
 
+ASKED_FOR = {
+    "edgekit.backends": ("accepts", "precisions", "own_precision", "prepare", "emulate", "graph", "trim"),
+    "edgekit.transports": ("connect",),
+}
+"""What the code behind a name of a group must have."""
+
 
 def names(group: str) -> list[str]:
     """Names known in a group, sorted."""
@@ -46,7 +52,7 @@ def load(group: str, name: str) -> Any:
     for entry in metadata.entry_points(group=group):
         if entry.name == name:
             with _foreign(entry):
-                return entry.load()
+                return _complete(group, entry.load())
     raise UsageError(f"no {group.rpartition('.')[2].rstrip('s')} named {name!r}", close_match(name, names(group)))
 
 
@@ -58,7 +64,17 @@ def folders(group: str) -> list[Path]:
     found = []
     for entry in metadata.entry_points(group=group):
         with _foreign(entry):
-            found.append(Path(entry.load()()))
+            folder = Path(entry.load()())
+            if not folder.is_dir():
+                raise NotADirectoryError(f"{folder} is no folder")
+            found.append(folder)
+    return found
+
+
+def _complete(group: str, found: Any) -> Any:
+    for name in ASKED_FOR.get(group, ()):
+        if not hasattr(found, name):
+            raise AttributeError(f"it has no {name}")
     return found
 
 

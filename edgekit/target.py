@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -78,8 +78,25 @@ def load(name: str) -> Target:
 
 def paths() -> dict[str, Path]:
     """Built-in and plugged-in profiles by name."""
-    folders = [resources.directory("targets"), *plugins.folders("edgekit.targets")]
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
+    return {path.stem: path for folder in _folders() for path in sorted(folder.glob("*.toml"))}
+
+
+def table(folder: Literal["ops", "runtimes"], name: str, kind: type[T], what: str) -> T:
+    """The JSON file `name` of a folder beside the profiles, built-in or plugged-in: operator tables, size catalogues.
+
+    Raises `UsageError` with the close match for an unknown one (`what` says what is missing), and for a malformed one.
+    """
+    known = {path.stem: path for beside in _folders() for path in sorted((beside / folder).glob("*.json"))}
+    if name not in known:
+        raise UsageError(f"there is no {what} {name!r}", close_match(name, known))
+    try:
+        return msgspec.json.decode(known[name].read_bytes(), type=kind)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{folder}/{name}.json: {error}", "correct the file there, or install its package again") from error
+
+
+def _folders() -> list[Path]:
+    return [resources.directory("targets"), *plugins.folders("edgekit.targets")]
 
 
 def read(path: Path) -> Target:

@@ -6,9 +6,9 @@ from functools import cache
 
 import msgspec
 
-from edgekit import resources
+from edgekit import target
 from edgekit.budget.parts import Category, Kind, Part
-from edgekit.errors import UsageError, close_match
+from edgekit.errors import UsageError
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,11 +44,7 @@ class Catalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def load(runtime: str) -> Catalogue:
     """The catalogue of a runtime. Raises `UsageError` with the close match for an unknown one."""
-    folder = resources.directory("targets") / "runtimes"
-    path = folder / f"{runtime}.json"
-    if not path.is_file():
-        raise UsageError(f"there is no size catalogue for the runtime {runtime!r}", close_match(runtime, [p.stem for p in folder.glob("*.json")]))
-    return msgspec.json.decode(path.read_bytes(), type=Catalogue)
+    return target.table("runtimes", runtime, Catalogue, "size catalogue for the runtime")
 
 
 def runtime_rows(runtime: str, platform: str, accelerator: str, *, required: bool = True) -> tuple[Part, ...]:

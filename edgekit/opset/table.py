@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from edgekit import resources
-from edgekit.errors import UsageError, close_match
+from edgekit import resources, target
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,12 +67,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def load(delegate: str) -> Table:
     """The table of a delegate. Raises `UsageError` with the close match for an unknown one."""
-    folder = resources.directory("targets") / "ops"
-    path = folder / f"{delegate}.json"
-    if not path.is_file():
-        known = [p.stem for p in folder.glob("*.json")]
-        raise UsageError(f"there is no operator table for the delegate {delegate!r}", close_match(delegate, known))
-    return msgspec.json.decode(path.read_bytes(), type=Table)
+    return target.table("ops", delegate, Table, "operator table for the delegate")
 
 
 @cache
