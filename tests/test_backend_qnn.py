@@ -62,6 +62,7 @@ def test_the_libraries_of_a_phone_are_those_of_its_generation():
 def test_load_error_codes_become_sentences(code):
     assert onnxruntime_qnn.explain(f"Failed. Error code: {code}").startswith(onnxruntime_qnn.CODES[code])
     assert onnxruntime_qnn.explain(f"line 9{code}") == f"line 9{code}"
+    assert onnxruntime_qnn.explain("Load model from folder/model.onnx failed:This graph is refused") == "This graph is refused"
 
 
 @pytest.mark.slow

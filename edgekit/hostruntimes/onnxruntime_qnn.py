@@ -127,7 +127,8 @@ def _session(model: Path, arch: int, soc_model: int, entries: Mapping[str, str],
 
 
 def explain(text: str) -> str:
-    """An error text with what its QNN code means, or without what tells a user nothing."""
+    """An error text with what its QNN code means, or without what tells a user nothing, as a file that is gone by now."""
+    text = re.sub(r"Load model from .*? failed:\s*", "", text)
     code = next((code for code in CODES if re.search(rf"(?<!\d){code}(?!\d)", text)), None)
     if code:
         return f"{CODES[code]} (QNN {code}): {text[:300]}"
