@@ -92,7 +92,7 @@ def test_a_size_that_is_not_known_is_said() -> None:
     assert wrong.value.hint == "did you mean litert?"
 
 
-@pytest.mark.parametrize("name", ["litert", "onnxruntime", "executorch", "coreml"])
+@pytest.mark.parametrize("name", ["litert", "onnxruntime", "coreml"])
 def test_every_row_of_the_catalogues_has_a_source_or_is_the_system_s(name: str) -> None:
     found = catalogue.load(name)
     for row in found.rows:

@@ -54,7 +54,6 @@ def test_an_empty_series_is_an_error():
 def test_the_same_series_gives_the_same_figures():
     values = [int(v) for v in clean(1)]
     assert latency.summarize(values) == latency.summarize(values)
-    assert latency.summarize(values, seed=1).interval_ns != latency.summarize(values).interval_ns
 
 
 @pytest.mark.parametrize("seed", range(5))

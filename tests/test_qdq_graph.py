@@ -72,7 +72,7 @@ def quantized(model, samples, folder, policy):
 def test_equalized_channels_give_the_same_and_quantize_well(tmp_path):
     model = uneven(made(UNEVEN, {"w1": (4, 1, 3, 3), "w2": (4, 4, 1, 1)}))
     samples, right = feeds(8), outputs(model, feeds(4, seed=2))
-    level, touched = equalized.equalized(model, samples, balance=0.5)
+    level, touched = equalized.equalized(model, samples)
     assert touched
     assert np.allclose(outputs(level, feeds(4, seed=2)), right, rtol=1e-4, atol=1e-5)
     tap = stream.taps(level, ["b"])(samples[0])["b"]

@@ -111,15 +111,12 @@ def check(found: Usage, limits: Limits) -> tuple[Excess, ...]:
     return tuple(Excess(what, used, most, size_of, kind) for what, used, most, size_of, kind in asked if most is not None and used > most)
 
 
-def usage(artifact: Path, runtime: tuple[Part, ...] = (), *, arena_bytes: int | None = None, name: str = "", parts: tuple[Part, ...] = ()) -> Usage:
+def usage(artifact: Path, runtime: tuple[Part, ...] = (), *, name: str = "", parts: tuple[Part, ...] = ()) -> Usage:
     """Usage of an artifact (file or folder) with its runtime's parts; `name` is the artifact's in the breakdown, by default its file's.
 
     `parts` are the artifact's own, where its files do not say what it takes.
     """
-    if parts:
-        return Usage((*parts, *runtime))
-    arena = (Part("arena", "arena", arena_bytes, 0, "measured"),) if arena_bytes is not None else ()
-    return Usage((model_part(artifact, name), *runtime, *arena))
+    return Usage((*(parts or (model_part(artifact, name),)), *runtime))
 
 
 def model_part(artifact: Path, name: str = "") -> Part:

@@ -16,8 +16,8 @@ JVM = "1.8"
 TIMEOUT_S = 300.0
 
 
-def compile_classes(sources: Sequence[Path], out: Path, class_path: Sequence[Path] = (), *, strict: bool = False) -> None:
-    """Compile source files into class files below the folder `out`; `strict` makes warnings errors.
+def compile_classes(sources: Sequence[Path], out: Path, class_path: Sequence[Path] = ()) -> None:
+    """Compile source files into class files below the folder `out`.
 
     Raises `MissingPackageError` when the tool is not installed, `ConversionError` with the compiler's words when a file does not compile.
     """
@@ -25,7 +25,6 @@ def compile_classes(sources: Sequence[Path], out: Path, class_path: Sequence[Pat
         *java(),
         "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler",
         *("-no-stdlib", "-no-reflect", "-jvm-target", JVM, "-language-version", LANGUAGE, "-api-version", LANGUAGE),
-        *(["-Werror"] if strict else []),
         *("-classpath", ":".join(str(path) for path in (*class_path, standard_library()))),
         *("-d", str(out)),
         *(str(path) for path in sources),

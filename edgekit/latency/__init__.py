@@ -17,6 +17,9 @@ from edgekit.latency import series
 
 Outcome = Literal["faster", "slower", "same", "inconclusive", "not comparable"]
 
+SEED = 0
+"""Of the bootstrap: the same series gives the same interval."""
+
 PLAUSIBLE_MILLI_CELSIUS = (1_000, 150_000)  # zones that read outside are not wired, or do not count in milli-degrees
 
 
@@ -99,8 +102,8 @@ class Comparison(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-def summarize(samples_ns: Sequence[int], *, limits: Limits | None = None, seed: int = 0) -> Summary:
-    """Figures of a series of at least one sample; the same series and seed give the same figures. Raises `ValueError` on an empty one."""
+def summarize(samples_ns: Sequence[int], *, limits: Limits | None = None) -> Summary:
+    """Figures of a series of at least one sample; the same series gives the same figures. Raises `ValueError` on an empty one."""
     if not samples_ns:
         raise ValueError("a latency series needs at least one sample")
     import numpy as np
@@ -109,7 +112,7 @@ def summarize(samples_ns: Sequence[int], *, limits: Limits | None = None, seed: 
     values = np.asarray(samples_ns, np.float64)
     p25, p50, p75, p90, p99 = (float(q) for q in np.percentile(values, (25, 50, 75, 90, 99)))
     effective = series.effective_size(values)
-    low, high = series.interval(series.median_draws(values, effective, seed), limits.confidence)
+    low, high = series.interval(series.median_draws(values, effective, SEED), limits.confidence)
     slope, p = series.trend(values)
     modes, share = series.two_modes(values)
     head = max(3, len(values) // 10)
@@ -175,7 +178,7 @@ def judge_conditions(result: Result, limits: Limits | None = None) -> tuple[str,
     return tuple(reasons)
 
 
-def compare(baseline: Latency, candidate: Latency, *, limits: Limits | None = None, seed: int = 0) -> Comparison:
+def compare(baseline: Latency, candidate: Latency, *, limits: Limits | None = None) -> Comparison:
     """Whether the candidate is slower or faster than the baseline by more than the smallest effect that counts.
 
     `slower` and `faster` need the whole interval of the median ratio beyond the effect, and Mann-Whitney to agree; `same` needs it whole within
@@ -190,7 +193,7 @@ def compare(baseline: Latency, candidate: Latency, *, limits: Limits | None = No
 
     before, after = (np.asarray(side.samples_ns, np.float64) for side in (baseline, candidate))
     sizes = baseline.summary.effective_n, candidate.summary.effective_n
-    draws = series.median_draws(after, sizes[1], seed + 1) / np.maximum(series.median_draws(before, sizes[0], seed), 1.0)
+    draws = series.median_draws(after, sizes[1], SEED + 1) / np.maximum(series.median_draws(before, sizes[0], SEED), 1.0)
     low, high = series.interval(draws, limits.confidence)
     p = series.mann_whitney(before, after, sizes)
     ratio = candidate.summary.p50_ns / max(baseline.summary.p50_ns, 1.0)

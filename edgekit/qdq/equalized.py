@@ -30,7 +30,7 @@ class Chain:
     readers: tuple[OnnxLayer, ...]
 
 
-def equalized(proto: Any, samples: Sequence[Arrays], balance: float = BALANCE) -> tuple[Any, tuple[str, ...]]:
+def equalized(proto: Any, samples: Sequence[Arrays]) -> tuple[Any, tuple[str, ...]]:
     """A graph of the same function whose chains have channels of like reach, and the activations that gained most of each.
 
     `proto` is canonical. Where nothing is to be gained it is returned as it is.
@@ -43,7 +43,7 @@ def equalized(proto: Any, samples: Sequence[Arrays], balance: float = BALANCE) -
     for chain in chains:
         widest = max(chain.names, key=lambda name: equalize.imbalance(reach[name]))
         if equalize.imbalance(reach[widest]) >= MIN_IMBALANCE:
-            _rescale(values, chain, equalize.factors(equalize.joint([reach[name] for name in chain.names]), _read(values, chain), balance))
+            _rescale(values, chain, equalize.factors(equalize.joint([reach[name] for name in chain.names]), _read(values, chain), BALANCE))
             touched.append(widest)
     for name in {name for chain in chains for layer in (*chain.makers, *chain.readers) for name in (layer.weight, layer.bias) if name}:
         protos.set_constant(made, name, values[name])

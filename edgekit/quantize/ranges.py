@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, get_args
 
 from edgekit.quantize.grid import TINY, affine
 from edgekit.tensors import Array
 
-Method = Literal["minmax", "percentile", "mse", "entropy"]
+Method = Literal["minmax", "percentile", "mse"]
 
 BINS = 2048
+TAIL = 5e-5
+"""Share of the values that `percentile` leaves out on either side: 99.99 % stay."""
 SHRINK = (1.0, 0.97, 0.94, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 """Shares of the seen range that the searches try, on either side."""
 
@@ -49,21 +51,19 @@ def merge(first: Histogram, second: Histogram) -> Histogram:
     return Histogram(first.low, first.high, first.counts + second.counts)
 
 
-def choose(seen: Histogram, method: Method = "mse", *, bits: int = 8, symmetric: bool = False, percentile: float = 99.99) -> tuple[float, float]:
+def choose(seen: Histogram, method: Method = "mse", *, bits: int = 8, symmetric: bool = False) -> tuple[float, float]:
     """The range (low, high) for a grid of `bits`. Never wider than what was seen; (0, 0) for a tensor that is always zero.
 
-    `percentile` leaves out (100 - percentile) / 2 percent on either side; `mse` minimizes the mean squared error of clipping and rounding
-    (Sung et al. 2015, «Resiliency of Deep Neural Networks under Quantization»); `entropy` minimizes the Kullback-Leibler divergence
-    (Migacz 2017, «8-bit Inference with TensorRT»). Raises `ValueError` for an unknown method.
+    `percentile` leaves out `TAIL` on either side; `mse` minimizes the mean squared error of clipping and rounding
+    (Sung et al. 2015, «Resiliency of Deep Neural Networks under Quantization»). Raises `ValueError` for an unknown method.
     """
-    if method not in ("minmax", "percentile", "mse", "entropy"):
+    if method not in get_args(Method):
         raise ValueError(f"unknown range method {method!r}")
     if seen.counts.sum() == 0 or method == "minmax":
         return seen.low, seen.high
     if method == "percentile":
-        return _percentile(seen, percentile)
-    loss = squared_error if method == "mse" else divergence
-    return min(_trials(seen, symmetric), key=lambda trial: loss(seen, *trial, bits=bits, symmetric=symmetric))
+        return _percentile(seen)
+    return min(_trials(seen, symmetric), key=lambda trial: squared_error(seen, *trial, bits=bits, symmetric=symmetric))
 
 
 def squared_error(seen: Histogram, low: float, high: float, *, bits: int = 8, symmetric: bool = False) -> float:
@@ -76,36 +76,12 @@ def squared_error(seen: Histogram, low: float, high: float, *, bits: int = 8, sy
     return float((seen.counts * np.where(beyond > 0, beyond**2, grid.scale**2 / 12)).sum() / seen.counts.sum())
 
 
-def divergence(seen: Histogram, low: float, high: float, *, bits: int = 8, symmetric: bool = False) -> float:
-    """Kullback-Leibler divergence of the clipped distribution from itself spread over the grid's levels."""
-    import numpy as np
-
-    grid = affine(low, high, bits=bits, symmetric=symmetric)
-    levels = np.clip(np.rint(seen.centers / grid.scale) + grid.zero_point, grid.lowest, grid.highest).astype(np.int64) - grid.lowest
-    filled = seen.counts > 0
-    total = np.bincount(levels, seen.counts, grid.highest - grid.lowest + 1)
-    inside = (seen.centers >= low) & (seen.centers <= high)
-    share = np.bincount(levels, filled & inside, grid.highest - grid.lowest + 1)
-    kept = np.where(inside, seen.counts, 0.0)
-    spread = np.where(filled & inside, np.bincount(levels, kept, len(total))[levels] / np.maximum(share[levels], 1), 0.0)
-    reference = np.where(filled & inside, kept, 0.0)
-    clipped = seen.counts.sum() - reference.sum()
-    edge = np.flatnonzero(filled & inside)
-    if len(edge) == 0:
-        return float("inf")
-    reference[edge[-1 if high < seen.high else 0]] += clipped
-    p, q = reference / reference.sum(), spread / max(spread.sum(), TINY)
-    used = p > 0
-    return float((p[used] * np.log(p[used] / np.maximum(q[used], TINY))).sum())
-
-
-def _percentile(seen: Histogram, percentile: float) -> tuple[float, float]:
+def _percentile(seen: Histogram) -> tuple[float, float]:
     import numpy as np
 
     share = np.cumsum(seen.counts) / seen.counts.sum()
-    tail = (1 - percentile / 100) / 2
     edges = seen.low + (seen.high - seen.low) * np.arange(len(seen.counts) + 1) / len(seen.counts)
-    low, high = edges[np.searchsorted(share, tail, side="right")], edges[np.searchsorted(share, 1 - tail) + 1]
+    low, high = edges[np.searchsorted(share, TAIL, side="right")], edges[np.searchsorted(share, 1 - TAIL) + 1]
     return min(float(low), 0.0), max(float(high), 0.0)
 
 

@@ -25,12 +25,10 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str = ""
     soc: str = ""
     os_build: str = ""
-    api_level: int | None = None
     cores: int | None = None
     memory_bytes: int | None = None
     emulated: bool = False
     accelerators: tuple[str, ...] = ()
-    runtimes: dict[str, str] = {}
     details: dict[str, str] = {}
 
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -22,7 +21,6 @@ from edgekit.transports import Facts, folders, streams
 from edgekit.transports.failures import failure, last_line, parse_options
 
 DEVICE = "local:"
-_RUNTIMES = {"litert": "ai-edge-litert", "onnxruntime": "onnxruntime"}
 
 
 class LocalOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,7 +55,6 @@ class LocalLink:
             os_build=platform.platform(),
             cores=os.cpu_count(),
             memory_bytes=_memory_bytes(),
-            runtimes=_runtimes() if self._options.runner == "python" else {},
             details={"python": platform.python_version()},
         )
 
@@ -117,11 +114,3 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return None
-
-
-def _runtimes() -> dict[str, str]:
-    found = {}
-    for name, package in _RUNTIMES.items():
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(package)
-    return found

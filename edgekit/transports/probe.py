@@ -62,7 +62,6 @@ def _android(props: dict[str, str], parts: dict[str, str], address: str, common:
     abi = props.get("ro.product.cpu.abi", "")
     bionic = bool(parts.get("linker"))
     soc = " ".join(word for word in (props.get("ro.soc.manufacturer"), props.get("ro.soc.model")) if word)
-    level = props["ro.build.version.sdk"]
     return Facts(
         identity=props.get("ro.serialno") or props.get("ro.boot.serialno") or address,
         os="android",
@@ -72,11 +71,10 @@ def _android(props: dict[str, str], parts: dict[str, str], address: str, common:
         model=" ".join(word for word in (props.get("ro.product.manufacturer"), props.get("ro.product.model")) if word),
         soc=soc or props.get("ro.board.platform", ""),
         os_build=props.get("ro.build.fingerprint", ""),
-        api_level=int(level) if level.isdigit() else None,
         cores=common.cores,
         memory_bytes=common.memory_bytes,
         emulated=_is_emulated(props),
-        details={**details, **common.details, **_kernel(parts)},
+        details={**details, "api_level": props["ro.build.version.sdk"], **common.details, **_kernel(parts)},
     )
 
 

@@ -28,7 +28,7 @@ class Chain:
     readers: tuple[LiteLayer, ...]
 
 
-def equalized(source: Source, balance: float = BALANCE) -> tuple[bytes, tuple[str, ...]]:
+def equalized(source: Source) -> tuple[bytes, tuple[str, ...]]:
     """The float model with its chains equalized, and the names of the activations that gained; it computes the same function."""
     model = source.fresh()
     chains = find(model, layers.find(model))
@@ -41,7 +41,7 @@ def equalized(source: Source, balance: float = BALANCE) -> tuple[bytes, tuple[st
         flat = max(chain.tensors, key=lambda tensor: equalize.imbalance(reach[tensor]))
         if equalize.imbalance(reach[flat]) < MIN_IMBALANCE:
             continue
-        _rescale(model, chain, equalize.factors(equalize.joint([reach[tensor] for tensor in chain.tensors]), _read(model, chain), balance))
+        _rescale(model, chain, equalize.factors(equalize.joint([reach[tensor] for tensor in chain.tensors]), _read(model, chain), BALANCE))
         touched.append(flatbuffer.text(model.subgraphs[0].tensors[flat].name))
     flatbuffer.merge_buffers(model, share=False)
     return (flatbuffer.dump(model), tuple(touched)) if touched else (source.content, ())

@@ -27,8 +27,6 @@ class Engine(msgspec.Struct, frozen=True):
 
     kernel: tuple[int, int] = (1, 256)
     stride: tuple[int, int] = (1, 256)
-    input_parallel: int = 0
-    output_parallel: int = 0
     activations: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
 

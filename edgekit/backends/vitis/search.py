@@ -39,9 +39,8 @@ few samples show is not clipped for the sake of the others."""
 
 @dataclasses.dataclass(frozen=True)
 class Tail:
-    """What the outputs compute from the tensors `members`, which it rounds to a scale that it is given; `given` is everything else it reads."""
+    """What the outputs compute from tensors that it rounds to a scale that it is given; `given` is everything else it reads."""
 
-    members: tuple[str, ...]
     given: tuple[str, ...]
     outputs: tuple[str, ...]
     session: Any
@@ -202,7 +201,7 @@ def _tail(net: Net, members: tuple[str, ...]) -> Tail:
                 made += _rounding(name, rounded[name])
     given = tuple(dict.fromkeys(name for node in made for name in node.input if _outside(net, name, computed, rounded)))
     outputs = tuple(name for name in net.outputs if name in touched)
-    return Tail(members, given, outputs, _session(_tail_proto(net, made, given, [rounded.get(name, name) for name in outputs])))
+    return Tail(given, outputs, _session(_tail_proto(net, made, given, [rounded.get(name, name) for name in outputs])))
 
 
 def _outside(net: Net, name: str, computed: set[str], rounded: Mapping[str, str]) -> bool:

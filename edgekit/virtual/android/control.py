@@ -25,7 +25,6 @@ class Request(msgspec.Struct, frozen=True):
 
     operation: Literal["state", "faults", "power-on", "power-off", "stop"]
     faults: Faults | None = None
-    on_again_after_s: float | None = None
 
 
 class State(msgspec.Struct, frozen=True):
@@ -87,7 +86,7 @@ def _do(request: Request, device: Device) -> None:
     elif request.operation == "power-on":
         device.power_on()
     elif request.operation == "power-off":
-        device.power_off(request.on_again_after_s)
+        device.power_off()
 
 
 def ask(folder: Path, serial: str, request: Request) -> State:

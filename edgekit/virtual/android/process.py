@@ -95,9 +95,9 @@ def state(serial: str) -> control.State:
     return control.ask(_folder_of(serial), serial, control.Request("state"))
 
 
-def power(serial: str, *, on: bool, on_again_after_s: float | None = None) -> None:
-    """Switch a device on, or off (and on again later). Raises `DeviceError`."""
-    control.ask(_folder_of(serial), serial, control.Request("power-on" if on else "power-off", on_again_after_s=on_again_after_s))
+def power(serial: str, *, on: bool) -> None:
+    """Switch a device on, or off. Raises `DeviceError`."""
+    control.ask(_folder_of(serial), serial, control.Request("power-on" if on else "power-off"))
 
 
 @contextlib.contextmanager

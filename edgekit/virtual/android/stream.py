@@ -100,10 +100,10 @@ class Stream:
         """Whether either side has closed."""
         return self._ended
 
-    def wait_ended(self, timeout_s: float | None = None) -> bool:
+    def wait_ended(self) -> None:
         """Block until the stream ends."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._ended, timeout_s)
+            self._changed.wait_for(lambda: self._ended)
 
     def _okay(self) -> None:
         self._send(wire.OKAY, self.local, self.remote or 0, b"")

@@ -19,6 +19,9 @@ DPU's activations, `half_down` (toward minus infinity) and `std_round` (away fro
 
 LOWEST, HIGHEST = -128, 127
 
+FRACTION_BITS = 24
+"""Bits of float32's significand: beyond them a factor is no fraction of a power of two that it can hold."""
+
 INT32_BITS = 31
 """Magnitude bits of an accumulator."""
 
@@ -53,11 +56,11 @@ def requantize(values: Array, shift: int, rounding: Rounding) -> Array:
     return found
 
 
-def accumulator_type(bound: int, shift: int = 0) -> Any:
-    """int32 where a magnitude of `bound` and half a step of `shift` fit, int64 otherwise (only activations that scale up an accumulator)."""
+def accumulator_type(bound: int) -> Any:
+    """int32 where a magnitude of `bound` fits, int64 otherwise (only activations that scale up an accumulator)."""
     import numpy as np
 
-    return np.int32 if bound + (1 << max(shift, 0)) < 1 << INT32_BITS else np.int64
+    return np.int32 if bound + 1 < 1 << INT32_BITS else np.int64
 
 
 def product_type(bound: int) -> Any:
@@ -77,9 +80,9 @@ def position(scale: float) -> int | None:
     return 1 - exponent if mantissa == 0.5 else None
 
 
-def fraction(value: float, most_bits: int = 24) -> tuple[int, int] | None:
+def fraction(value: float) -> tuple[int, int] | None:
     """(k, n) with k / 2^n equal to `value` up to float32 rounding and n the smallest; None where there is none."""
-    for bits in range(most_bits + 1):
+    for bits in range(FRACTION_BITS + 1):
         scaled = value * 2**bits
         if abs(scaled - round(scaled)) <= abs(scaled) * 3e-7 and (round(scaled) or not value):
             return round(scaled), bits
