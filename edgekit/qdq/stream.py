@@ -14,9 +14,6 @@ from edgekit.quantize.ranges import Histogram, histogram
 from edgekit.quantize.shelf import Shelf
 from edgekit.tensors import Array, Arrays
 
-MEMORY_BYTES = 128_000_000
-"""Live activations of all samples that one stream keeps in memory; beyond it they lie in files of the work folder."""
-
 VALUES = 65536
 """Values of an activation that are kept over all samples, for its histogram."""
 
@@ -35,7 +32,7 @@ class Stream:
     """
 
     def __init__(self, proto: Any, samples: Sequence[Arrays], folder: Path, grids: Mapping[str, Affine] | None = None) -> None:
-        self._proto, self._shelf, self._place, self._count = proto, Shelf[str](folder, MEMORY_BYTES), 0, len(samples)
+        self._proto, self._shelf, self._place, self._count = proto, Shelf[str](folder), 0, len(samples)
         self._grids = grids or {}
         self._last_use = {name: index for index, node in enumerate(proto.graph.node) for name in node.input}
         self._live = {value.name for value in proto.graph.input} & set(samples[0]) if samples else set()

@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 from edgekit.tensors import Array
 
-MEMORY_BYTES = 256_000_000
-"""Live activations of all samples are kept in memory up to this; beyond it they lie in files of the work folder."""
+MEMORY_BYTES = 128_000_000
+"""Arrays are kept in memory up to this; beyond it they lie in files."""
 
 Key = TypeVar("Key")
 
@@ -16,8 +16,8 @@ Key = TypeVar("Key")
 class Shelf(Generic[Key]):
     """Arrays by sample number and key. Files lie in `folder`, of which another shelf may use the same."""
 
-    def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._folder, self._most, self._bytes, self._files = folder, memory_bytes, 0, 0
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._bytes, self._files = folder, 0, 0
         self._held: dict[tuple[int, Key], Any] = {}
 
     def put(self, sample: int, key: Key, array: Array) -> None:
@@ -25,7 +25,7 @@ class Shelf(Generic[Key]):
         import numpy as np
 
         self.drop(sample, key)
-        if self._bytes + array.nbytes <= self._most:
+        if self._bytes + array.nbytes <= MEMORY_BYTES:
             self._bytes += array.nbytes
             self._held[sample, key] = array
             return

@@ -35,7 +35,7 @@ def improve(source: Source, content: bytes, method: str, skip: frozenset[str] = 
     """Round the linear layers of the float model `content` by `method` (`nearest`, `bias`, `second-order`), but for those named in
     `skip`, which stay float; deterministic. `grids` are those of the activations that will be integers, by tensor name.
 
-    The memory beyond the model itself is that of two streams (`stream.MEMORY_BYTES` each), one layer's moments, and one sample's layer inputs.
+    The memory beyond the model itself is that of two streams (`shelf.MEMORY_BYTES` each), one layer's moments, and one sample's layer inputs.
     """
     model = flatbuffer.load(content)
     found = [layer for layer in layers.find(model) if layer.name not in skip]

@@ -12,9 +12,6 @@ from edgekit.quantize.grid import Affine
 from edgekit.quantize.shelf import Shelf
 from edgekit.tensors import Array, Signature, TensorSpec
 
-MEMORY_BYTES = 128_000_000
-"""Live activations of all samples that one stream keeps in memory; two run side by side."""
-
 
 class Stream:
     """All samples at one place of the main graph: behind the operators run so far, with the tensors that later operators read.
@@ -24,7 +21,7 @@ class Stream:
 
     def __init__(self, source: Source, model: Any, grids: Mapping[str, Affine] | None = None) -> None:
         self._model, self._place = model, 0
-        self._shelf = Shelf[int](source.context.workdir, MEMORY_BYTES)
+        self._shelf = Shelf[int](source.context.workdir)
         self._grids = _by_index(model, grids or {})
         self._last_use = _last_uses(model)
         inputs, _ = signatures.edges(model, source.model.signature)

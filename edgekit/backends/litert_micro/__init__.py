@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from edgekit import plugins
 from edgekit.backends import Artifact, Candidate, Context
 from edgekit.formats import Model, Session
 from edgekit.graph import Graph
@@ -16,7 +15,6 @@ from edgekit.graph import Graph
 name = "litert_micro"
 accepts = ("tflite",)
 precisions = ("w8a16", "w8a8")
-QUANTIZER = "litert"
 carries_state = True
 
 
@@ -29,8 +27,9 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
 
 def own_precision(model: Model) -> str | None:
     """The precision of a model that is already quantized and keeps it; None for a float model."""
-    found: str | None = plugins.load("edgekit.backends", QUANTIZER).own_precision(model)
-    return found
+    from edgekit.backends import integer_model
+
+    return integer_model.own_precision(model)
 
 
 def emulate(artifact: Artifact) -> Session:

@@ -6,25 +6,20 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edgekit import plugins
-from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends import Artifact, Candidate, Context, integer_model
 from edgekit.backends.litert_micro import vela
 from edgekit.budget import Part, format_size, model_part, tflm_kernels, tflm_scratch
 from edgekit.formats import Model, tflite, tflm
 from edgekit.graph import Graph
-from edgekit.legalize import tflite_islands, tflite_micro
 
 ARENA = "arena"
 COMPILED = "-npu"
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
-    """Let the quantizer read the model once, prepared; the result finishes one candidate a call. An integer model keeps its integers."""
-    quantizer = plugins.load("edgekit.backends", context.target.options.get("quantizer", "litert"))
-    pools = context.target.options.get("means") == "pools"
-    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir, pools=pools)
-    build = quantizer.prepare(prepared, dataclasses.replace(context, io="int8"))
-    return lambda candidate: _finish(build(candidate), context, notices)
+    """Let the quantizer read the model once; the result finishes one candidate a call. An integer model keeps its integers."""
+    build = integer_model.prepare(model, context)
+    return lambda candidate: _finish(*build(candidate), context)
 
 
 def integers(path: Path) -> Path:
@@ -33,14 +28,11 @@ def integers(path: Path) -> Path:
     return beside if path.name.endswith(f"{COMPILED}.tflite") else path
 
 
-def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artifact:
-    made = dataclasses.replace(made, notices=tflite_islands.without(made.path, made.notices))
-    graph = tflite.graph(made.path)
-    tflite_micro.refuse(graph, made.path.name)
-    return _compiled(made, context, notices) if "npu" in context.target.options else _interpreted(made, graph, context, notices)
+def _finish(made: Artifact, graph: Graph, context: Context) -> Artifact:
+    return _compiled(made, context) if "npu" in context.target.options else _interpreted(made, graph, context)
 
 
-def _compiled(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artifact:
+def _compiled(made: Artifact, context: Context) -> Artifact:
     """The operators that the NPU takes, compiled for it; TFLM runs the rest. Nothing here runs the NPU: every figure is vela's estimate."""
     options = context.target.options
     found = vela.compile(made.path, options)
@@ -55,11 +47,11 @@ def _compiled(made: Artifact, context: Context, notices: tuple[str, ...]) -> Art
         Part("stack", "arena", stack, 0, "estimated", "target profile"),
     )
     unproven = "outputs here are those of the integer model before it was compiled: no NPU runs on this machine"
-    said = (*notices, *made.notices, found.said(options["npu"]), unproven)
+    said = (*made.notices, found.said(options["npu"]), unproven)
     return dataclasses.replace(made, path=path, parts=parts, notices=said)
 
 
-def _interpreted(made: Artifact, graph: Graph, context: Context, notices: tuple[str, ...]) -> Artifact:
+def _interpreted(made: Artifact, graph: Graph, context: Context) -> Artifact:
     options = context.target.options
     arena = tflm.arena_bytes(made.path, made.signature)
     margin, stack = options.get("arena_margin_bytes", 0), options.get("stack_bytes", 0)
@@ -73,7 +65,7 @@ def _interpreted(made: Artifact, graph: Graph, context: Context, notices: tuple[
         Part("arena margin", "arena", margin, 0, "estimated", "target profile"),
         Part("stack", "arena", stack, 0, "estimated", "target profile"),
     )
-    return dataclasses.replace(made, parts=parts, notices=(*notices, *made.notices, said))
+    return dataclasses.replace(made, parts=parts, notices=(*made.notices, said))
 
 
 def _above(scratch_bytes: int, asks: str, margin_bytes: int) -> str:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgekit import plugins
-from edgekit.backends import Artifact, Candidate, Context
+from edgekit.backends import Artifact, Candidate, Context, integer_model
 from edgekit.backends.micro_c import host, tail, weigh
 from edgekit.errors import ConversionError, require
-from edgekit.formats import Model, tflite
+from edgekit.formats import Model
 from edgekit.formats import tflite_flatbuffer as flatbuffer
-from edgekit.legalize import tflite_bakenn, tflite_islands, tflite_micro
+from edgekit.graph import Graph
+from edgekit.legalize import tflite_bakenn
 
 NAME = "net"
 PROOFS = 4
@@ -23,12 +23,9 @@ PROOFS = 4
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
-    """Let the quantizer read the model once (means over the whole map as pools); the result generates C for one candidate a call."""
-    quantizer = plugins.load("edgekit.backends", context.target.options.get("quantizer", "litert"))
-    pools = context.target.options.get("means") == "pools"
-    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir, pools=pools)
-    build = quantizer.prepare(prepared, dataclasses.replace(context, io="int8"))
-    return lambda candidate: _finish(build(candidate), context, notices)
+    """Let the quantizer read the model once; the result generates C for one candidate a call."""
+    build = integer_model.prepare(model, context)
+    return lambda candidate: _finish(*build(candidate), context)
 
 
 def integers(folder: Path) -> Path:
@@ -41,10 +38,7 @@ def twin(folder: Path) -> Path:
     return folder.with_name(folder.name + "-host")
 
 
-def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artifact:
-    made = dataclasses.replace(made, notices=tflite_islands.without(made.path, made.notices))
-    graph = tflite.graph(made.path)
-    tflite_micro.refuse(graph, made.path.name)
+def _finish(made: Artifact, graph: Graph, context: Context) -> Artifact:
     signature = made.signature
     if len(signature.inputs) != 1 or len(signature.outputs) != 1:
         raise ConversionError(f"{made.path.name}: {len(signature.inputs)} inputs and {len(signature.outputs)} outputs; generated C takes one of each")
@@ -62,7 +56,7 @@ def _finish(made: Artifact, context: Context, notices: tuple[str, ...]) -> Artif
     artifact = dataclasses.replace(made, path=folder, format="micro-c")
     proof = host.prove(dataclasses.replace(artifact, path=twin(folder)), made.path, context.calibration[:PROOFS], PROOFS)
     parts, said = weigh.parts(artifact, made, graph, context.target, context.limits)
-    return dataclasses.replace(artifact, parts=parts, notices=(*notices, *made.notices, proof, *said))
+    return dataclasses.replace(artifact, parts=parts, notices=(*made.notices, proof, *said))
 
 
 def generate(prepared: Path, folder: Path, options: dict[str, Any], name: str = NAME) -> int:

@@ -46,8 +46,8 @@ def lstm(
     limit = None if clip is None else number(clip)
     ahead = _lstm_step(weight_hh, peephole, functions, limit)
     if direction != "bidirectional":
-        steps = x.flip(0) if direction == "reverse" else x
-        return _lstm_result(*_scan(steps, weight_ih, bias, (initial_h, initial_c), ahead), output_sequence)
+        sequence, last = _one_way(x, weight_ih, bias, (initial_h, initial_c), ahead, direction, output_sequence)
+        return sequence, last[0], last[1]
     assert weight_ih_back is not None
     assert weight_hh_back is not None
     size = weight_hh.shape[1]
@@ -57,10 +57,6 @@ def lstm(
     last = tuple(torch.cat(pair, 1) for pair in zip(one, two, strict=True))
     sequence = torch.cat([first, second.flip(0)], 2) if flag(output_sequence) else last[0].unsqueeze(0)
     return sequence, last[0], last[1]
-
-
-def _lstm_result(sequence: Tensor, state: tuple[Tensor, ...], output_sequence: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return sequence if flag(output_sequence) else sequence[-1:], state[0], state[1]
 
 
 def _lstm_step(weight_hh: Tensor, peephole: Tensor | None, functions: tuple[Callable[[Tensor], Tensor], ...], limit: float | None) -> Step:
@@ -106,9 +102,8 @@ def gru(
         inner = r * (h @ w_out.T + biases[1]) if flag(reset_after) else (r * h) @ w_out.T + biases[1]
         return ((1 - z) * out(candidate + inner) + z * h,)
 
-    steps = x.flip(0) if direction == "reverse" else x
-    sequence, (last,) = _scan(steps, weight_ih, input_bias, (initial_h,), step)
-    return sequence if flag(output_sequence) else sequence[-1:], last
+    sequence, last = _one_way(x, weight_ih, input_bias, (initial_h,), step, direction, output_sequence)
+    return sequence, last[0]
 
 
 def rnn(
@@ -122,9 +117,20 @@ def rnn(
     activation: str = "tanh",
 ) -> tuple[Tensor, Tensor]:
     """Plain recurrent layer."""
-    steps = x.flip(0) if direction == "reverse" else x
     function = ACTIVATIONS[activation]
-    sequence, (last,) = _scan(steps, weight_ih, bias, (initial_h,), lambda fed, state: (function(fed + state[0] @ weight_hh.T),))
+
+    def step(fed: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (function(fed + state[0] @ weight_hh.T),)
+
+    sequence, last = _one_way(x, weight_ih, bias, (initial_h,), step, direction, output_sequence)
+    return sequence, last[0]
+
+
+def _one_way(
+    x: Tensor, weight_ih: Tensor, bias: Tensor | None, state: tuple[Tensor, ...], step: Step, direction: str, output_sequence: Any
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """All outputs in the order they are computed, or the last one alone, and the last state."""
+    sequence, last = _scan(x.flip(0) if direction == "reverse" else x, weight_ih, bias, state, step)
     return sequence if flag(output_sequence) else sequence[-1:], last
 
 
