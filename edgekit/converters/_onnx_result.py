@@ -9,7 +9,7 @@ from typing import Any
 
 from edgekit.errors import ConversionError, require
 from edgekit.formats import Model, onnx
-from edgekit.formats._onnx_graph import graphs, layer
+from edgekit.formats._onnx_graph import graphs, layer, rename_values
 from edgekit.formats._source import digest_of_files
 from edgekit.formats.tflite_flatbuffer import write
 from edgekit.tensors import Signature, TensorSpec
@@ -57,20 +57,7 @@ def _rename(proto: Any, wanted: dict[str, str]) -> None:
     """Give ends new names; a value inside that has such a name already moves out of the way."""
     inside = {name for node in proto.graph.node for name in (*node.input, *node.output)} | {tensor.name for tensor in proto.graph.initializer}
     clashes = {name: f"{name}/inside" for name in wanted.values() if name in inside and name not in wanted}
-    names = {**clashes, **wanted}
-    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer, *proto.graph.value_info):
-        value.name = names.get(value.name, value.name)
-    _rename_nodes(proto.graph, names)
-
-
-def _rename_nodes(graph: Any, names: dict[str, str]) -> None:
-    for node in graph.node:
-        for values in (node.input, node.output):
-            for index, name in enumerate(values):
-                values[index] = names.get(name, name)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _rename_nodes(attribute.g, names)
+    rename_values(proto.graph, {**clashes, **wanted})
 
 
 def _reorder(values: Any, names: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edgekit.errors import ConversionError
@@ -33,6 +33,17 @@ def graphs(graph: Any) -> Iterator[Any]:
                 yield from graphs(attribute.g)
             for body in attribute.graphs:
                 yield from graphs(body)
+
+
+def rename_values(graph: Any, names: Mapping[str, str]) -> None:
+    """Give values the names that `names` has for them, in bodies of control flow as well."""
+    for one in graphs(graph):
+        for value in (*one.input, *one.output, *one.initializer, *one.value_info):
+            value.name = names.get(value.name, value.name)
+        for node in one.node:
+            for values in (node.input, node.output):
+                for index, name in enumerate(values):
+                    values[index] = names.get(name, name)
 
 
 def layer(node: Any) -> str:

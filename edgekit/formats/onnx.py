@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def from_proto(proto: Any, name: str, digest: str, inputs: Shapes, path: Path | 
 
 def session(model: Model) -> Session:
     """Run in onnxruntime on the CPU: one thread, sequential, only exact graph optimizations."""
-    return OnnxSession(_runtime_session(model.handle, model.name), model.signature)
+    return OnnxSession(_runtime_session(model.handle, model.name), model.signature, _cannot_run)
 
 
 def graph(model: Model) -> Graph:
@@ -62,21 +62,31 @@ def graph(model: Model) -> Graph:
 
 @dataclasses.dataclass(frozen=True)
 class OnnxSession:
-    """A model in onnxruntime."""
+    """A loaded model in onnxruntime. `names` maps the signature's names to the file's where they differ; `refusal` says what a failed run means.
+
+    An input that the file has lost, since nothing read it, is not passed on.
+    """
 
     runtime: Any
     signature: Signature
+    refusal: Callable[[Exception], ConversionError]
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Outputs by name. Raises `ConversionError` when onnxruntime fails."""
-        names = [spec.name for spec in self.signature.outputs]
+        """Outputs by the signature's names. Raises `ConversionError` when onnxruntime fails."""
+        present = {value.name for value in self.runtime.get_inputs()}
+        ends = (self.signature.inputs, self.signature.outputs)
+        given, wanted = ({spec.name: self.names.get(spec.name, spec.name) for spec in specs} for specs in ends)
         try:
-            values = self.runtime.run(names, {spec.name: inputs[spec.name] for spec in self.signature.inputs})
+            values = self.runtime.run(list(wanted.values()), {now: inputs[name] for name, now in given.items() if now in present})
         except Exception as error:  # onnxruntime raises its own types
-            raise ConversionError(
-                f"onnxruntime could not run the model: {first_line(error)}", "does it run in onnxruntime alone, with inputs of these shapes?"
-            ) from error
-        return dict(zip(names, values, strict=True))
+            raise self.refusal(error) from error
+        return dict(zip(wanted, values, strict=True))
+
+
+def _cannot_run(error: Exception) -> ConversionError:
+    hint = "does it run in onnxruntime alone, with inputs of these shapes?"
+    return ConversionError(f"onnxruntime could not run the model: {first_line(error)}", hint)
 
 
 def _runtime_session(proto: Any, name: str) -> Any:

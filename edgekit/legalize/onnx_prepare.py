@@ -13,6 +13,7 @@ from typing import Any
 from edgekit import formats
 from edgekit.errors import ConversionError, first_line, require
 from edgekit.formats import Model, onnx
+from edgekit.formats._onnx_graph import graphs, rename_values
 from edgekit.legalize import onnx_pads
 from edgekit.tensors import Array, Signature, TensorSpec
 
@@ -152,25 +153,17 @@ def _safe_names(proto: Any) -> dict[str, str]:
 
 
 def _all_names(graph: Any) -> Iterable[str]:
-    yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info))
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _all_names(attribute.g)
+    for one in graphs(graph):
+        yield from (value.name for value in (*one.input, *one.output, *one.initializer, *one.value_info))
+        for node in one.node:
+            yield from (*node.input, *node.output)
 
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:
-    for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
-        value.name = names[value.name]
-    for node in graph.node:
-        node.name = _safe(node.name) if node.name else ""
-        for list_ in (node.input, node.output):
-            for index, name in enumerate(list_):
-                list_[index] = names.get(name, name)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _rename(attribute.g, names)
+    rename_values(graph, names)
+    for one in graphs(graph):
+        for node in one.node:
+            node.name = _safe(node.name) if node.name else ""
 
 
 def _renamed(spec: TensorSpec, names: Mapping[str, str]) -> TensorSpec:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from edgekit.errors import ConversionError, first_line, require
-from edgekit.tensors import Array, Arrays, Signature
+from edgekit.formats import Session
+from edgekit.formats.onnx import OnnxSession
+from edgekit.tensors import Signature
 
 PRECISE = "session.x64quantprecision"
 """Keeps x86 processors without VNNI from saturating at 16 bits inside 8-bit products; those with it, and Arm, never do."""
 
 
-def session(path: Path, signature: Signature, names: Mapping[str, str], optimized: Path | None = None) -> Running:
+def session(path: Path, signature: Signature, names: Mapping[str, str], optimized: Path | None = None) -> Session:
     """All optimizations, as on the device; one thread, so that results repeat. What the runtime made of the graph is written to `optimized`.
 
     Raises `ConversionError` when the runtime refuses the file.
@@ -30,27 +30,11 @@ def session(path: Path, signature: Signature, names: Mapping[str, str], optimize
         runtime = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises its own types
         raise ConversionError(f"ONNX Runtime refuses the artifact: {first_line(error)}") from error
-    return Running(runtime, signature, dict(names))
+    return OnnxSession(runtime, signature, _fails, names)
 
 
-@dataclasses.dataclass(frozen=True)
-class Running:
-    """A loaded artifact; inputs and outputs are in its stored types, by source name."""
-
-    runtime: Any
-    signature: Signature
-    names: dict[str, str]
-
-    def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Outputs by source name. Raises `ConversionError` when the runtime fails."""
-        present = {value.name for value in self.runtime.get_inputs()}
-        feed = {self.names.get(s.name, s.name): inputs[s.name] for s in self.signature.inputs if self.names.get(s.name, s.name) in present}
-        wanted = [spec.name for spec in self.signature.outputs]
-        try:
-            values = self.runtime.run([self.names.get(name, name) for name in wanted], feed)
-        except Exception as error:  # onnxruntime raises its own types
-            raise ConversionError(f"ONNX Runtime fails on the artifact: {first_line(error)}") from error
-        return dict(zip(wanted, values, strict=True))
+def _fails(error: Exception) -> ConversionError:
+    return ConversionError(f"ONNX Runtime fails on the artifact: {first_line(error)}")
 
 
 def left_in_float(optimized: Path) -> tuple[tuple[str, str], ...]:

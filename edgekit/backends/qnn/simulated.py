@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from edgekit.backends import Artifact
 from edgekit.errors import ConversionError
 from edgekit.formats import Session
+from edgekit.formats.onnx import OnnxSession
 from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.hostruntimes.onnxruntime_qnn import Build
-from edgekit.tensors import Array, Arrays, Signature
+from edgekit.tensors import Signature
 
 
 def emulate(artifact: Artifact) -> Session:
@@ -26,20 +25,8 @@ def emulate(artifact: Artifact) -> Session:
 @functools.lru_cache(maxsize=2)
 def _session(folder: Path, signature: Signature, names: Sequence[tuple[str, str]]) -> Session:
     built = msgspec.json.decode((folder / "build.json").read_bytes(), type=Build)
-    return _Simulated(onnxruntime_qnn.session(folder / "model.onnx", built.arch, built.soc_model), signature, dict(names))
+    return OnnxSession(onnxruntime_qnn.session(folder / "model.onnx", built.arch, built.soc_model), signature, _fails, dict(names))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Simulated:
-    runtime: Any
-    signature: Signature
-    names: dict[str, str]
-
-    def run(self, inputs: Arrays) -> dict[str, Array]:
-        present = {value.name for value in self.runtime.get_inputs()}
-        feed = {self.names.get(n, n): inputs[n] for n in (s.name for s in self.signature.inputs) if self.names.get(n, n) in present}
-        names = [spec.name for spec in self.signature.outputs]
-        try:
-            return dict(zip(names, self.runtime.run([self.names.get(n, n) for n in names], feed), strict=True))
-        except Exception as error:  # onnxruntime raises its own types
-            raise ConversionError(f"the HTP simulator fails on the model: {onnxruntime_qnn.explain(str(error))}") from error
+def _fails(error: Exception) -> ConversionError:
+    return ConversionError(f"the HTP simulator fails on the model: {onnxruntime_qnn.explain(str(error))}")
