@@ -6,14 +6,17 @@ from pathlib import Path
 
 import click
 
-from edgekit.cli import output
+from edgekit.cli import options, output
 
 
-@click.command(short_help="Write a library around a bundle's model, for an app or firmware.")
+@click.command(
+    epilog=options.examples("edgekit embed net-android-arm64.edgekit --out classifier --name com.example.models.Classifier"),
+    short_help="Write a library around a bundle's model, for an app or firmware.",
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--out", "-o", required=True, type=click.Path(path_type=Path), help="Folder to write; one that 'embed' wrote earlier is replaced.")
 @click.option("--name", default="", metavar="NAME", help="What the code calls the model.  [default: the writer's choice]")
-@output.json_option
+@options.json_option
 def embed(bundle: Path, out: Path, name: str, json_to: str | None) -> int:
     """Write code with a typed interface around the model of BUNDLE into the folder --out.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgekit.cli import output
+from edgekit.cli import options, output
 
 if TYPE_CHECKING:
     from edgekit.target import Target
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @click.command(short_help="List target profiles, or explain one.")
 @click.argument("name", required=False)
-@output.json_option
+@options.json_option
 def targets(name: str | None, json_to: str | None) -> int:
-    """List the target profiles, or explain the profile NAME."""
+    """List the target profiles, or explain the profile NAME (or a ./profile.toml)."""
     from edgekit import target
 
     profiles = [target.load(name)] if name else [target.read(path) for path in target.paths().values()]
@@ -44,9 +44,16 @@ def _explain(profile: Target) -> None:
         click.echo(f"  note        {note}")
 
 
-@click.group(invoke_without_command=True, short_help="List devices; install, start and stop virtual ones.")
-@click.option("--farm", "farm_file", type=click.Path(path_type=Path), help="Farm file with units.")
-@output.json_option
+_EXAMPLES_DEVICES = options.examples(
+    "edgekit devices install virtual:android-arm64      # once",
+    "edgekit devices start virtual:android-arm64        # then: adb connect HOST:PORT",
+    "edgekit devices stop --all",
+)
+
+
+@click.group(invoke_without_command=True, epilog=_EXAMPLES_DEVICES, short_help="List devices; install, start and stop virtual ones.")
+@options.farm
+@options.json_option
 @click.pass_context
 def devices(context: click.Context, farm_file: Path | None, json_to: str | None) -> None:
     """List virtual devices and what they lack here, running and attached devices, known device models, and the units of a farm file."""
@@ -67,8 +74,8 @@ def install(device: str) -> int:
 
 @devices.command()
 @click.argument("device")
-@click.option("--count", default=1, show_default=True, type=click.IntRange(1, 64), help="How many to start.")
-@click.option("--port", type=int, help="TCP port of the first; default: any free one.")
+@click.option("--count", default=1, show_default=True, type=click.IntRange(1, 64), metavar="N", help="How many to start.")
+@click.option("--port", type=int, metavar="N", help="TCP port of the first; default: any free one.")
 def start(device: str, count: int, port: int | None) -> int:
     """Start virtual devices that the real adb lists, and print their addresses."""
     from edgekit.cli import devices_view
@@ -88,7 +95,7 @@ def stop(serial: str | None, everything: bool) -> int:
 
 @devices.command()
 @click.argument("device")
-@click.option("--farm", "farm_file", type=click.Path(path_type=Path), help="Farm file with units.")
+@options.farm
 def clear(device: str, farm_file: Path | None) -> int:
     """Remove what edgekit keeps on DEVICE (a unit or address): its cache of runtimes and models."""
     from edgekit.cli import devices_view
@@ -98,7 +105,7 @@ def clear(device: str, farm_file: Path | None) -> int:
 
 @click.command(short_help="Show the units of a farm file and who holds them.")
 @click.argument("file", type=click.Path(path_type=Path))
-@output.json_option
+@options.json_option
 def farm(file: Path, json_to: str | None) -> int:
     """Show the units of a farm FILE, and who holds a lease on each."""
     from edgekit.cli import devices_view
@@ -106,7 +113,11 @@ def farm(file: Path, json_to: str | None) -> int:
     return devices_view.farm(file, json_to)
 
 
-@click.group(invoke_without_command=True, short_help="List and install isolated tools and runtimes.")
+@click.group(
+    invoke_without_command=True,
+    epilog=options.examples("edgekit tools install runtime:litert-linux-aarch64"),
+    short_help="List and install isolated tools and runtimes.",
+)
 @click.pass_context
 def tools(context: click.Context) -> None:
     """List the isolated tools and runtime libraries that edgekit can install."""
@@ -126,7 +137,7 @@ def tools_install(name: str) -> int:
 
 
 @click.command(short_help="Diagnose this environment.")
-@output.json_option
+@options.json_option
 def doctor(json_to: str | None) -> int:
     """Say what is installed, what is missing for which job, and the one command that helps."""
     from edgekit.cli import tools_view

@@ -8,48 +8,50 @@ from typing import Any
 
 import click
 
-from edgekit.cli import output
+from edgekit.cli import options, output
 from edgekit.errors import UsageError
-
-_file = click.Path(path_type=Path, dir_okay=False)
-_existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 def _millicelsius(celsius: str | float) -> int:
     return round(float(celsius) * 1000)
 
 
-def _share(percent: str | float) -> float:
-    return float(percent) / 100
+_SECTIONS = {
+    "Where": ("devices", "farm_file", "wait_s"),
+    "How it runs": ("threads", "affinity", "accelerator", "runtime_library", "timeout_s"),
+    "Latency": ("min_runs", "max_seconds", "warmup_runs", "cool_below_millicelsius", "cool_wait_s", "baseline", "effect"),
+    "Reports": ("json_to", "junit", "html"),
+}
 
-
-_effect = click.option(
-    "--effect", default=5.0, show_default=True, type=_share, metavar="PERCENT", help="Smallest latency change that counts."
+_EXAMPLES_TEST = options.examples(
+    "edgekit test net.edgekit --device adb: --runtime litert.aar          # the phone on the cable",
+    "edgekit test net.edgekit --device virtual:android-arm64 --runs 0     # no hardware, values alone",
+    "edgekit test net.edgekit --device label:phone --junit junit.xml      # all phones of the farm file",
 )
 
 
-@click.command(short_help="Prove a bundle on devices: outputs and latency.")
+@click.command(cls=options.Sectioned, sections=_SECTIONS, epilog=_EXAMPLES_TEST, short_help="Prove a bundle on devices: outputs and latency.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--device", "-d", "devices", multiple=True, required=True, metavar="D", help="Unit of the farm file, label:L, or address; repeatable.")
-@click.option("--farm", "farm_file", type=_file, help="Farm file; default: farm.toml here, or the user's own.")
-@click.option("--runs", "min_runs", default=100, show_default=True, type=click.IntRange(0), help="Latency: timed runs (0 takes none) ...")
-@click.option("--seconds", "max_seconds", default=5.0, show_default=True, type=click.FloatRange(0), help="... or this long, whichever ends first.")
-@click.option("--warmup", "warmup_runs", default=10, show_default=True, type=click.IntRange(0), help="Warm-up runs at most; fewer once steady.")
-@click.option("--threads", default=4, show_default=True, type=click.IntRange(1), help="CPU threads.")
+@options.farm
+@click.option("--runs", "min_runs", default=100, show_default=True, type=click.IntRange(0), metavar="N", help="Timed runs (0 takes none) ...")
+@click.option("--seconds", "max_seconds", default=5.0, show_default=True, type=click.FloatRange(0), metavar="S", help="... or this long at most.")
+@click.option("--warmup", "warmup_runs", default=10, show_default=True, type=click.IntRange(0), metavar="N", help="Warm-up runs; fewer once steady.")
+@options.threads
 @click.option("--affinity", type=click.Choice(["any", "big", "little"]), default="any", show_default=True, help="Cores to run on.")
-@click.option("--accelerator", default="", metavar="A", help="Accelerator instead of the target's: cpu, xnnpack, nnapi, gpu, ...")
-@click.option("--runtime", "runtime_library", type=_existing, help="Runtime library for the device.")
+@options.accelerator
+@options.runtime
 @click.option(
     "--cool-below", "cool_below_millicelsius", type=_millicelsius, metavar="CELSIUS", help="Wait until the device is no hotter, at most --cool-wait."
 )
 @click.option("--cool-wait", "cool_wait_s", default=60.0, show_default=True, type=float, metavar="S", help="Longest wait for that.")
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=float, metavar="S", help="Longest run on the device.")
 @click.option("--wait", "wait_s", default=600.0, show_default=True, type=float, metavar="S", help="How long to wait for a busy unit.")
-@click.option("--baseline", type=_file, help="Earlier run (--json) to compare latency with.")
-@_effect
-@click.option("--junit", type=_file, help="Write a JUnit report.")
-@click.option("--html", type=_file, help="Write a report for people.")
-@output.json_option
+@click.option("--baseline", type=options.FILE, metavar="FILE", help="Earlier run (--json) to compare latency with.")
+@options.effect
+@click.option("--junit", type=options.FILE, metavar="FILE", help="Write a JUnit report.")
+@click.option("--html", type=options.FILE, metavar="FILE", help="Write a report for people.")
+@options.json_option
 def test(
     bundle: Path, devices: tuple[str, ...], farm_file: Path | None, junit: Path | None, html: Path | None, json_to: str | None, **values: Any
 ) -> int:
@@ -79,11 +81,14 @@ def test(
     return run.exit_code
 
 
-@click.command(short_help="Two reports side by side, with a verdict on latency.")
-@click.argument("before", type=_file)
-@click.argument("after", type=_file)
-@_effect
-@output.json_option
+@click.command(
+    epilog=options.examples("edgekit compare before.json after.json --effect 3"),
+    short_help="Two reports side by side, with a verdict on latency.",
+)
+@click.argument("before", type=options.FILE)
+@click.argument("after", type=options.FILE)
+@options.effect
+@options.json_option
 def compare(before: Path, after: Path, effect: float, json_to: str | None) -> int:
     """Compare the runs BEFORE and AFTER (files that 'edgekit test --json' wrote). Exits 1 when latency got worse by more than --effect."""
     from edgekit import report
@@ -99,15 +104,18 @@ def compare(before: Path, after: Path, effect: float, json_to: str | None) -> in
     return int(any(row.latency and row.latency.outcome == "slower" for row in rows))
 
 
-@click.command(short_help="Find the first operator where a device parts from this machine.")
+@click.command(
+    epilog=options.examples("edgekit drift net.edgekit --device adb: --accelerator gpu"),
+    short_help="Find the first operator where a device parts from this machine.",
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--device", "-d", required=True, metavar="D", help="Unit of the farm file, or an address.")
-@click.option("--farm", "farm_file", type=_file, help="Farm file.")
-@click.option("--threads", default=4, show_default=True, type=click.IntRange(1), help="CPU threads.")
-@click.option("--accelerator", default="", metavar="A", help="Accelerator to ask for instead of the target's.")
-@click.option("--runtime", "runtime_library", type=_existing, help="Runtime library for the device.")
+@options.farm
+@options.threads
+@options.accelerator
+@options.runtime
 @click.option("--all", "everything", is_flag=True, help="Show every tensor, not those around the first that parts.")
-@output.json_option
+@options.json_option
 def drift(bundle: Path, device: str, farm_file: Path | None, everything: bool, json_to: str | None, **values: Any) -> int:
     """Run BUNDLE's first sample on a device with every intermediate tensor visible: where do the values part, and how does the error grow?"""
     from edgekit import device as devices

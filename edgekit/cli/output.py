@@ -20,15 +20,6 @@ from edgekit.progress import Progress, silent
 
 _BAR = 24
 
-json_option = click.option(
-    "--json",
-    "json_to",
-    is_flag=False,
-    flag_value="-",
-    metavar="[FILE]",
-    help="Write one JSON document to FILE, or to stdout (and nothing else there).",
-)
-
 
 def write_json(document: Any, to: str) -> None:
     """Write a document as JSON to a file, complete or not at all, or to stdout for `-`."""

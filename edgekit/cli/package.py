@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from edgekit.cli import output
+from edgekit.cli import options, output
 from edgekit.errors import UsageError
 
 PRECISIONS = "auto, fp32, fp16, w8, w8-dynamic, w8a8, w8a16 (a target may have more: 'edgekit targets NAME')"
-
 
 INPUT_HELP = "Shape of an input; needed where the model leaves it open. Core ML: 1x3x224x224,1x3x320x320 for several."
 
@@ -22,7 +21,21 @@ def _bytes(size: str) -> int:
     return parse_size(size)
 
 
-@click.command(short_help="Turn a model into a verified bundle for one target.")
+_SECTIONS = {
+    "What for": ("target", "board", "precision", "min_sqnr_db", "prefer", "rounding"),
+    "Byte limits": ("max_total_bytes", "max_model_bytes", "max_flash_bytes", "max_sram_bytes", "size_of", "runtime_aar"),
+    "Inputs and data": ("inputs", "calibration", "preprocess", "io"),
+    "Result": ("out", "name", "rebuild", "json_to"),
+}
+
+_EXAMPLES_PACKAGE = options.examples(
+    "edgekit package model.pt2 --target android-arm64 --max-size 25MB --calibration photos/ --preprocess resize=256,crop=224",
+    "edgekit package model.tflite --target mcu-cortex-m4 --board nrf52840 --calibration samples.npz",
+    "edgekit package my_package.models:net --target ios-coreml --precision fp16",
+)
+
+
+@click.command(cls=options.Sectioned, sections=_SECTIONS, epilog=_EXAMPLES_PACKAGE, short_help="Turn a model into a verified bundle for one target.")
 @click.argument("model")
 @click.option("--target", "-t", required=True, metavar="T", help="Target profile ('edgekit targets'), or a ./profile.toml.")
 @click.option(
@@ -61,17 +74,17 @@ def _bytes(size: str) -> int:
 @click.option("--out", "-o", type=click.Path(path_type=Path), default=Path(), help="Folder (or .edgekit file) to write to.  [default: .]")
 @click.option(
     "--runtime-aar",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=options.EXISTING_FILE,
     metavar="FILE",
     help="Measure the runtime's size in this AAR or .so.",
 )
 @click.option("--rebuild", is_flag=True, help="Build even when nothing has changed.")
-@output.json_option
+@options.json_option
 def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...], preprocess: str | None, **values: Any) -> int:
     """Turn MODEL into a verified, size-budgeted bundle for one target.
 
     MODEL is a file (.pt2, TorchScript .pt, .keras, .h5, .onnx, .tflite), an .mlpackage, a SavedModel folder (FOLDER#signature), or
-    package.module:function.
+    package.module:function. Exits 1 when a limit or the fidelity cannot be met: the report then says by how much.
     """
     from edgekit import packager
     from edgekit.budget import Limits
@@ -80,10 +93,10 @@ def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...
 
     limits = Limits(**{name: values.pop(name) for name in Limits.__struct_fields__})  # parameters are called as the fields they fill
     preprocessing = parse_preprocess(preprocess) if preprocess else None
-    options = packager.Options(inputs=shapes(inputs), others=more_shapes(inputs), preprocess=preprocessing, limits=limits, **values)
+    asked = packager.Options(inputs=shapes(inputs), others=more_shapes(inputs), preprocess=preprocessing, limits=limits, **values)
     output.check_writable(json_to)
     with output.progress() as report:
-        outcome = packager.package(model, target, options, report)
+        outcome = packager.package(model, target, asked, report)
     if json_to:
         output.write_json(package_view.document(outcome), json_to)
     if json_to != "-":
