@@ -152,6 +152,11 @@ def files_of(main: str, path: Path) -> dict[str, Path | bytes]:
     return {f"{main}/{file.relative_to(path).as_posix()}": file for file in sorted(path.rglob("*")) if file.is_file()}
 
 
+def is_file_name(name: str) -> bool:
+    """Whether files of any system can be called so: what a bundle is called goes into names of what is made of it."""
+    return name.isprintable() and name not in ("", ".", "..") and not set("/\\") & set(name)
+
+
 def hash_file(path: Path) -> str:
     """SHA-256 (hex) of a file."""
     with path.open("rb") as file:
@@ -220,6 +225,8 @@ def _verify(path: Path, archive: zipfile.ZipFile, manifest: Manifest) -> None:
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
     """What a manifest says that cannot be, so that nothing behind it has to ask."""
+    if not is_file_name(manifest.name):
+        yield f"{manifest.name!r} is no name of a bundle"
     for signature in (manifest.signature, manifest.source_signature):
         for spec in (*signature.inputs, *signature.outputs):
             if said := contradiction(spec):

@@ -20,6 +20,7 @@ import filelock
 import msgspec
 
 from edgekit import native_build, places
+from edgekit.budget import binaries
 from edgekit.budget.binaries import MACHINES
 from edgekit.errors import MissingPackageError, UsageError
 
@@ -232,12 +233,12 @@ def _from_archive(runtime: str, platform: str, archive: Path) -> Path:
 
 
 def _unpack(archive: Path, member: str, folder: Path) -> Path:
-    with zipfile.ZipFile(archive) as opened:
-        entry = next((name for name in opened.namelist() if re.fullmatch(member, name)), None)
+    with binaries.archive_of(archive) as opened:
+        entry = next((info for info in opened.infolist() if re.fullmatch(member, info.filename)), None)
         if entry is None:
             raise UsageError(f"{archive.name} holds no library {member}", "give the wheel or AAR of the runtime that the target names")
-        unpacked = folder / Path(entry).name
-        unpacked.write_bytes(opened.read(entry))
+        unpacked = folder / Path(entry.filename).name
+        unpacked.write_bytes(binaries.read_entry(opened, entry, archive))
     return unpacked
 
 

@@ -117,6 +117,8 @@ def test_a_newer_schema_is_told(written: Path) -> None:
         (("source_signature", "outputs", 0, "dtype"), "object", "object"),
         (("artifact", "main"), "../../etc/passwd", "not among the files"),
         (("artifact", "main"), "artifact/other.tflite", "not among the files"),
+        (("name",), "../../evil", "no name of a bundle"),
+        (("name",), "a\x1b[2J", "no name of a bundle"),
         (("artifact", "main"), ".", "not among the files"),
         (("golden", "random"), 99, "99 of"),
         (("golden", "samples"), [], "no golden sample"),

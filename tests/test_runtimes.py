@@ -72,6 +72,11 @@ def test_libraries_are_found_given_or_asked_for(tmp_path: Path, monkeypatch: pyt
     assert found.name == "libLiteRt.so" and found.read_bytes() == header
     with pytest.raises(UsageError, match="holds no library"):
         runtimes.library("onnxruntime", "android-arm64-v8a", tmp_path / "litert.aar")
+    data = bytearray((tmp_path / "litert.aar").read_bytes())
+    data[data.rindex(header) + 10] ^= 1
+    (tmp_path / "damaged.aar").write_bytes(data)
+    with pytest.raises(UsageError, match="damaged or not readable"):
+        runtimes.library("litert", "android-arm64-v8a", tmp_path / "damaged.aar")
 
 
 def test_a_pinned_wheel_with_other_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

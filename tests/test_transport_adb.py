@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -220,6 +221,17 @@ def test_facts_of_a_phone_are_read_from_its_properties() -> None:
     assert facts.memory_bytes == 8_192_000
     assert facts.details["temperature_millicelsius.skin"] == "31000"
     assert not facts.emulated
+
+
+def test_what_a_hostile_device_says_of_itself_is_read_in_no_time() -> None:
+    digits = "9" * 10_000
+    text = "--props\n[ro.build.version.sdk]: [34\n35]\n" + "[a]: [\n" * 200_000 + f"--memory\n{digits}\n--cpus\n0-{digits}\n--end\n"
+    started = time.monotonic()
+    facts = probe.read(text, "X1", {})
+    assert time.monotonic() - started < 5
+    assert (facts.os, facts.memory_bytes, facts.details["api_level"]) == ("android", None, "34\n35")
+    prepared = scripts.read_prepared(f"now {digits}\nrun run-ab/.owner {socket.gethostname()} {digits} {digits}\n", "cd")
+    assert prepared.others == ()
 
 
 @pytest.fixture(scope="module")

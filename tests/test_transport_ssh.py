@@ -13,7 +13,7 @@ import pytest
 
 from edgekit.errors import DeviceError, RunnerError, UsageError
 from edgekit.transports import ssh as transport
-from edgekit.transports import staged
+from edgekit.transports import staged, streams
 from tests import shell_runner
 from tests.android_fixtures import free_port
 from tests.ssh_board import Board, board
@@ -154,3 +154,12 @@ def test_options_are_checked() -> None:
     assert "identity" in (caught.value.hint or "")
     with pytest.raises(UsageError):
         transport.connect("-oProxyCommand=touch /tmp/oops", {})
+
+
+def test_a_stream_that_does_not_end_is_cut_off() -> None:
+    with subprocess.Popen(["cat", "/dev/zero"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        try:
+            with pytest.raises(streams.TooMuchError):
+                streams.Reader(process, 5.0, 1 << 20).drain()
+        finally:
+            streams.abandon(process)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -19,7 +21,6 @@ MAX_RATIO = 200
 
 MACHINES = {"arm64-v8a": 183, "aarch64": 183, "armeabi-v7a": 40, "armv7l": 40, "x86": 3, "x86_64": 62}
 """ELF `e_machine` by ABI (System V ABI, ELF header)."""
-
 
 _GIVE = "give the runtime's shared library, or the AAR, APK or wheel that holds it"
 
@@ -55,9 +56,16 @@ def runtime_in(path: Path, abi: str) -> tuple[Part, ...]:
         raise UsageError(f"{path.name}: a static archive is not what ships", "measure the shared library or the AAR that is linked from it")
     if not zipfile.is_zipfile(path):
         raise UsageError(f"{path.name}: neither a shared library nor an AAR, APK or zip", _GIVE)
+    with archive_of(path) as archive:
+        return _in_archive(archive, path, abi)
+
+
+@contextlib.contextmanager
+def archive_of(path: Path) -> Iterator[zipfile.ZipFile]:
+    """An AAR, APK, wheel or zip to read from. Raises `UsageError` where it turns out to be damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return _in_archive(archive, path, abi)
+            yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError) as error:
         raise UsageError(f"{path.name}: the archive is damaged or not readable ({error})", "download it again") from error
 
@@ -103,15 +111,19 @@ def _in_archive(archive: zipfile.ZipFile, path: Path, abi: str) -> tuple[Part, .
     if not libraries:
         abis = sorted({PurePosixPath(e.filename).parent.name for e in entries if e.filename.endswith(".so")})
         raise UsageError(f"{path.name}: no library for {abi}", f"it holds {', '.join(abis) or 'no native libraries'}")
-    found = [_library(PurePosixPath(e.filename).name, _read(archive, e, path), abi, path.name) for e in sorted(libraries, key=lambda e: e.filename)]
+    libraries.sort(key=lambda e: e.filename)
+    found = [_library(PurePosixPath(e.filename).name, read_entry(archive, e, path), abi, path.name) for e in libraries]
     for entry in entries:
         if entry.filename == "classes.jar":
-            data = _read(archive, entry, path)
+            data = read_entry(archive, entry, path)
             found.append(Part("classes.jar", "glue", len(data), _deflated(data), "measured", path.name, "before the app's own shrinking"))
     return tuple(found)
 
 
-def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> bytes:
+def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> bytes:
+    """The bytes of one file of an archive. Raises `UsageError` for one that would unpack to more than a library can be."""
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise UsageError(f"{path.name}: {entry.filename} is compressed otherwise than by deflate", _GIVE)
     if entry.file_size > MAX_LIBRARY_BYTES or entry.file_size > MAX_RATIO * max(entry.compress_size, 1 << 10):
         raise UsageError(f"{path.name}: {entry.filename} claims {entry.file_size} bytes from {entry.compress_size}: refused as a zip bomb", _GIVE)
     with archive.open(entry) as file:

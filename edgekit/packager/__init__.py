@@ -112,7 +112,7 @@ def _check_edge(options: Options, target: Target, backend: Backend) -> None:
 
 def _place(options: Options, name: str, target: Target) -> Path:
     """Where the bundle goes. Raises `UsageError` early, before the work, when nothing can be written there."""
-    if "/" in name or "\\" in name or "\0" in name:
+    if not bundle.is_file_name(name):
         raise UsageError(f"the bundle's name {name!r} holds a character that file names cannot", "choose another with --name; --out says where")
     out = options.out
     path = out if out.suffix == bundle.SUFFIX else out / f"{name}-{target.name}{bundle.SUFFIX}"

@@ -36,7 +36,7 @@ class _Common(NamedTuple):
 def read(text: str, address: str, details: dict[str, str]) -> Facts:
     """The facts in the script's output; `address` is the identity of a device that names none."""
     parts = _sections(text)
-    props = dict(re.findall(r"^\[([^\]\n]+)\]: \[(.*?)\]\r?$", parts.get("props", ""), re.MULTILINE | re.DOTALL))
+    props = _properties(parts.get("props", ""))
     common = _common(parts)
     return _android(props, parts, address, common, details) if "ro.build.version.sdk" in props else _linux(parts, address, common, details)
 
@@ -46,6 +46,12 @@ def _sections(text: str) -> dict[str, str]:
     return {name: body.strip("\n") for name, body in zip(found[1::2], found[2::2], strict=False)}
 
 
+def _properties(text: str) -> dict[str, str]:
+    """What `getprop` prints: `[NAME]: [VALUE]`, where a value may hold line ends."""
+    entries = (entry.partition("]: [") for entry in f"{text}\n".split("]\n"))
+    return {name.rpartition("\n")[2].removeprefix("["): value for name, separator, value in entries if separator}
+
+
 def _common(parts: dict[str, str]) -> _Common:
     zones = [line.split(" ", 1) for line in parts.get("zones", "").splitlines() if re.fullmatch(r"-?\d+ .+", line)]
     temperatures = {f"temperature_millicelsius.{kind}": value for value, kind in zones}
@@ -53,7 +59,7 @@ def _common(parts: dict[str, str]) -> _Common:
     boot = {"boot_id": parts["boot"]} if parts.get("boot") else {}
     return _Common(
         cores=len(parts.get("cores", "").split()) or _cpu_list(parts.get("cpus", "")),
-        memory_bytes=int(memory_kib) * 1024 if memory_kib.isdigit() else None,
+        memory_bytes=int(memory_kib) * 1024 if re.fullmatch(r"\d{1,15}", memory_kib) else None,
         details={**boot, **temperatures},
     )
 
@@ -115,5 +121,5 @@ def _kernel(parts: dict[str, str]) -> dict[str, str]:
 
 def _cpu_list(text: str) -> int | None:
     """The number of processors in a list like `0-3,6`."""
-    ranges = re.findall(r"(\d+)(?:-(\d+))?", text)
+    ranges = re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", text)
     return sum(int(last or first) - int(first) + 1 for first, last in ranges) or None

@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
@@ -35,6 +35,8 @@ _BY_TEXT = (
     ("operation timed out", "powered-off"),
     ("bad configuration option", "failed"),
 )
+_TAR_BYTES = 16 << 20
+"""What headers and padding of a tar stream may take beside the files."""
 _HINTS = {
     "unauthorized": "edgekit never asks for a password: log in once by hand to accept the host's key, and install yours with ssh-copy-id",
     "not-found": "check the host's name",
@@ -135,17 +137,16 @@ class SshLink:
 
     def pull(self, folder: str, names: Sequence[str], into: Path, limit_bytes: int) -> None:
         """Bring files back as one tar stream; nothing in it is written but regular files of these names. Raises `DeviceError`."""
-        wanted = set(names)
-        with self._stream("-cf - .", f"{self.base}/{folder}", "pulling") as process:
-            reader = streams.Reader(process, self.policy.stall_s)
-            with tarfile.open(mode="r|", fileobj=cast(IO[bytes], reader), bufsize=1 << 18) as tar:
-                for member in tar:
-                    name = str(PurePosixPath(member.name))
-                    if member.isreg() and name in wanted:
-                        limit_bytes -= member.size
-                        self._extract(tar, member, into / name, limit_bytes)
-                        wanted.discard(name)
-            reader.drain()
+        wanted: Set[str] = set(names)
+        try:
+            with self._stream("-cf - .", f"{self.base}/{folder}", "pulling") as process:
+                reader = streams.Reader(process, self.policy.stall_s, limit_bytes + _TAR_BYTES)
+                with tarfile.open(mode="r|", fileobj=cast(IO[bytes], reader), bufsize=1 << 18) as tar:
+                    wanted -= _unpack(tar, wanted, into, limit_bytes)
+                reader.drain()
+        except streams.TooMuchError as error:
+            what = f"the run left more than {self.policy.result_bytes} bytes"
+            raise failure(self.device, "unsupported", what, "see the option result_bytes") from error
         if wanted:
             raise failure(self.device, "corrupt", f"{min(wanted)} did not come back")
 
@@ -169,14 +170,6 @@ class SshLink:
             (self._folder / "control").unlink(missing_ok=True)
             self.log_in()
         self.shell("exit 0", b"", min(5.0, self.policy.stall_s))
-
-    def _extract(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, left_bytes: int) -> None:
-        if left_bytes < 0:
-            raise failure(self.device, "unsupported", f"the run left more than {self.policy.result_bytes} bytes", "see the option result_bytes")
-        source = tar.extractfile(member)
-        if source is not None:
-            with path.open("wb") as file:
-                shutil.copyfileobj(source, file, 1 << 20)
 
     @contextlib.contextmanager
     def _stream(self, arguments: str, folder: str, doing: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -235,3 +228,20 @@ def _add(tar: tarfile.TarFile, file: Upload) -> None:
     member.mtime = int(file.path.stat().st_mtime)
     with file.path.open("rb") as stream:
         tar.addfile(member, stream)
+
+
+def _unpack(tar: tarfile.TarFile, names: Set[str], into: Path, limit_bytes: int) -> Set[str]:
+    """Write the regular files of these names, at most `limit_bytes` together; the names that were there. Raises `streams.TooMuchError`."""
+    found = set()
+    for member in tar:
+        name = str(PurePosixPath(member.name))
+        source = tar.extractfile(member) if member.isreg() and name in names else None
+        if source is None:
+            continue
+        limit_bytes -= member.size
+        if limit_bytes < 0:
+            raise streams.TooMuchError
+        found.add(name)
+        with (into / name).open("wb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+    return found

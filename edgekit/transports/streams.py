@@ -11,6 +11,10 @@ from typing import IO
 TAIL_BYTES = 4 << 20
 
 
+class TooMuchError(Exception):
+    """More came than was allowed."""
+
+
 class Writer:
     """The standard input of a process, as tarfile wants it. Raises `TimeoutError` when the process takes nothing for `silence_s`."""
 
@@ -36,12 +40,15 @@ class Writer:
 
 
 class Reader:
-    """The standard output of a process, as tarfile wants it. Raises `TimeoutError` when nothing comes for `silence_s`."""
+    """The standard output of a process, as tarfile wants it.
 
-    def __init__(self, process: subprocess.Popen[bytes], silence_s: float) -> None:
+    Raises `TimeoutError` when nothing comes for `silence_s`, `TooMuchError` when more than `limit_bytes` come.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], silence_s: float, limit_bytes: int) -> None:
         assert process.stdout is not None
         self._pipe = process.stdout
-        self._silence_s = silence_s
+        self._silence_s, self._left_bytes = silence_s, limit_bytes
 
     def read(self, size: int) -> bytes:
         """Read `size` bytes, fewer only at the end."""
@@ -53,6 +60,9 @@ class Reader:
             if not chunk:
                 break
             data += chunk
+        self._left_bytes -= len(data)
+        if self._left_bytes < 0:
+            raise TooMuchError
         return bytes(data)
 
     def drain(self) -> None:
