@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from edgekit.backends import Candidate, litert
-from edgekit.backends.litert import joins, source
+from edgekit.backends.litert import joins, simulate, source
 from edgekit.backends.litert import outputs as ends_of
 from edgekit.backends.litert.equalized import equalized
 from edgekit.backends.litert.running import Interpreter
 from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.quantize import ranges
 
 pytest.importorskip("ai_edge_quantizer")
 from tests.litert_models import Builder, context, floats, image_like, outputs, sqnr_db
@@ -29,6 +32,25 @@ def test_a_channel_that_is_dead_keeps_its_bias(tmp_path):
         found = outputs(build(Candidate(precision)), image_like(1)[0])["y"]
         assert np.abs(found[..., 1] - 3.0).max() < 0.15, precision
         assert np.abs(found[..., 2] + 2.0).max() < 0.15, precision
+
+
+def test_ranges_are_those_of_the_method_asked_for(tmp_path):
+    """Beside 40 samples of like reach one reaches a hundred times as far, which the methods weigh otherwise."""
+    random = np.random.default_rng(0)
+    b = Builder(("x", (1, 8, 8, 3)))
+    first = b.conv(0, "a", floats(random, 8, 1, 1, 3), floats(random, 8))
+    model = b.write(tmp_path, b.conv(first, "y", floats(random, 4, 1, 1, 8), floats(random, 4)))
+    data = [*image_like(40), {"x": image_like(1, seed=9)[0]["x"] * 100}]
+    steps = {}
+    for method in ("minmax", "percentile", "mse", "entropy"):
+        (tmp_path / method).mkdir()
+        asked = dataclasses.replace(context(tmp_path / method, data), ranges=method)
+        artifact = litert.prepare(model, asked)(Candidate("w8a8", rounding="nearest"))
+        steps[method] = simulate.grids(artifact.path.read_bytes())["a"].scale
+        opened = source.open_source(model, asked)
+        low, high = ranges.choose(opened.histograms["a"], method)
+        assert steps[method] == pytest.approx((high - low) / 255, rel=0.05), method  # the extremes have some room beyond
+    assert steps["minmax"] > steps["mse"] > 1.2 * steps["entropy"]
 
 
 def detector(folder):

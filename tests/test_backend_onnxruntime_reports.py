@@ -105,7 +105,7 @@ def test_samples_of_varying_length_calibrate(tmp_path: Path) -> None:
     samples = [{"x": normal(3 + seed % 4, 6, seed=seed)} for seed in range(8)]
     seen = stream.histograms(found, samples, lambda *_: None)
     assert seen["x"].low == min(sample["x"].min() for sample in samples)
-    for method in ("percentile", "mse", "minmax"):
+    for method in ("percentile", "mse", "minmax", "entropy"):
         low, high = ranges.choose(seen["r"], method)  # one-sided: what a ReLU gives
         assert low == 0 and 0.5 * seen["r"].high <= high <= seen["r"].high
         grids = write.grids(write.write(rounding.round_weights(found, samples, seen, tmp_path, method="nearest"), seen, write.Policy(8, method)))

@@ -131,6 +131,12 @@ def test_an_unknown_configuration(tmp_path: Path) -> None:
         vitis.prepare(formats.open(str(network(tmp_path / "n.onnx"))), Context(profile, [], tmp_path))
 
 
+def test_ranges_by_a_method_are_refused(tmp_path: Path) -> None:
+    asked = Context(target.load("fpga-dpuczdx8g"), [], tmp_path, ranges="entropy")
+    with pytest.raises(ConversionError, match="no ranges by entropy"):
+        vitis.prepare(formats.open(str(network(tmp_path / "n.onnx"))), asked)
+
+
 def small(kind: str) -> Any:
     """A convolution and what a DPU may or may not take behind it."""
     rng = np.random.RandomState(0)

@@ -64,9 +64,29 @@ def test_percentile_leaves_out_the_tails_and_minmax_nothing():
     assert low == pytest.approx(-1, abs=0.05) and high == pytest.approx(1, abs=0.05)
 
 
+def test_entropy_clips_an_outlier_and_keeps_what_is_full():
+    random = np.random.default_rng(5)
+    outlier = np.concatenate([random.normal(0, 1, 50_000), [-12.0, 12.0]])
+    low, high = ranges.choose(ranges.histogram(outlier, -12, 12), "entropy")
+    assert -12 <= low < 0 < high <= 12 and high - low < 24
+    even = random.uniform(-1, 1, 200_000)
+    seen = ranges.histogram(even, even.min(), even.max())
+    trials = [(even.min() * a, even.max() * a) for a in (1.0, 0.8, 0.5)]
+    divergences = [ranges.divergence(seen, *trial) for trial in trials]
+    assert divergences[0] == min(divergences)
+
+
+def test_what_clipping_adds_to_either_end_counts_there():
+    seen = ranges.Histogram(-2.0, 2.0, np.array([4.0, 4.0, 4.0, 4.0]))  # bins of width 1
+    both = ranges.divergence(seen, -1.0, 1.0, bits=8)  # the middle bins hold 4 and 4, and each takes 4 more from its own side
+    assert both == pytest.approx(0.0, abs=1e-9)
+    left = ranges.divergence(seen, -1.0, 2.0, bits=8)  # (8, 4, 4) of 16 against (4, 4, 4) of 12
+    assert left == pytest.approx(0.5 * np.log(0.5 * 3) + 2 * 0.25 * np.log(0.25 * 3))
+
+
 def test_a_tensor_that_is_always_zero_has_no_range():
     seen = ranges.histogram(np.zeros(10), 0, 0)
-    for method in ("minmax", "mse", "percentile"):
+    for method in ("minmax", "mse", "percentile", "entropy"):
         assert ranges.choose(seen, method) == (0, 0)
     with pytest.raises(ValueError, match="median"):
         ranges.choose(seen, "median")

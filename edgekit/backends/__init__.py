@@ -18,6 +18,7 @@ from edgekit.graph import Graph
 from edgekit.planner import Candidate
 from edgekit.preprocess import Preprocess
 from edgekit.progress import Progress, silent
+from edgekit.quantize.ranges import Asked
 from edgekit.target import Target
 from edgekit.tensors import Arrays, Signature
 
@@ -52,7 +53,7 @@ class Context:
     `calibration` are real-valued input sets of the model's signature; `io` is `float32`, `int8` or `image` (what crosses the artifact's edge):
     `preprocess` then says what becomes of a pixel. `workdir` is an empty folder that the caller removes; `progress(done, of, what)` may be called
     at any time. `limits` are for telling which of several ways would fit: the caller holds the artifact to them. `others` are more shapes that the
-    artifact is to take, by input name.
+    artifact is to take, by input name. `ranges` is how those of 8-bit activations are chosen, `auto` by what does best.
     """
 
     target: Target
@@ -63,6 +64,7 @@ class Context:
     limits: Limits = dataclasses.field(default_factory=Limits)
     preprocess: Preprocess | None = None
     others: Sequence[Mapping[str, tuple[int, ...]]] = ()
+    ranges: Asked = "auto"
 
 
 class Tap(msgspec.Struct, frozen=True):

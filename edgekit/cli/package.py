@@ -22,7 +22,7 @@ def _bytes(size: str) -> int:
 
 
 _SECTIONS = {
-    "What for": ("target", "board", "precision", "min_sqnr_db", "prefer", "rounding"),
+    "What for": ("target", "board", "precision", "min_sqnr_db", "prefer", "rounding", "ranges"),
     "Byte limits": ("max_total_bytes", "max_model_bytes", "max_flash_bytes", "max_sram_bytes", "size_of", "runtime_aar"),
     "Inputs and data": ("inputs", "calibration", "preprocess", "io"),
     "Result": ("out", "name", "rebuild", "json_to"),
@@ -57,6 +57,13 @@ _EXAMPLES_PACKAGE = options.examples(
     default="second-order",
     show_default=True,
     help="How 8-bit weights are rounded.",
+)
+@click.option(
+    "--ranges",
+    type=click.Choice(["auto", "minmax", "percentile", "mse", "entropy"]),
+    default="auto",
+    show_default=True,
+    help="How ranges of 8-bit activations are chosen.",
 )
 @click.option("--prefer", type=click.Choice(["fidelity", "size"]), default="fidelity", show_default=True, help="What 'auto' takes within the limits.")
 @click.option("--min-sqnr", "min_sqnr_db", type=float, metavar="DB", help="Fidelity to demand, instead of the profile's tolerance.")

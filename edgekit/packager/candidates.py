@@ -56,7 +56,7 @@ def _prepare(job: Job, model: Model) -> Callable[[Candidate], Artifact]:
     folder.mkdir()
     with hops.translated(f"preparing {model.name} for {job.target.backend}"):
         given, others = job.data.train or job.data.random, shapes_of(options.others)
-        context = Context(job.target, given, folder, options.io, job.progress, options.limits, options.preprocess, others)
+        context = Context(job.target, given, folder, options.io, job.progress, options.limits, options.preprocess, others, options.ranges)
         return job.backend.prepare(model, context)
 
 

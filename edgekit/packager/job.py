@@ -14,6 +14,7 @@ from edgekit.parity import Finding, OutputParity
 from edgekit.planner import Point, Prefer
 from edgekit.preprocess import Preprocess
 from edgekit.progress import Progress
+from edgekit.quantize.ranges import Asked
 from edgekit.reference import Reference
 from edgekit.samples import Samples
 from edgekit.target import Target
@@ -32,6 +33,7 @@ class Options:
     preprocess: Preprocess | None = None
     precision: str = "auto"
     rounding: str = "second-order"
+    ranges: Asked = "auto"
     prefer: Prefer = "fidelity"
     min_sqnr_db: float | None = None
     io: str = "float32"

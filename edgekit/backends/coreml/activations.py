@@ -7,7 +7,7 @@ from typing import Any
 
 from edgekit.backends.coreml import layers
 from edgekit.quantize.grid import Affine, affine
-from edgekit.quantize.ranges import choose, histogram
+from edgekit.quantize.ranges import Method, choose, histogram
 from edgekit.tensors import Array
 from edgekit.virtual.coreml import interpreter
 from edgekit.virtual.coreml.plan import Plan
@@ -19,7 +19,7 @@ LEAST_SCALE = 2.0**-14
 """Scales are stored in half precision, which has fewer digits below this."""
 
 
-def grids(plan: Plan, samples: Sequence[Mapping[str, Any]]) -> dict[str, Affine]:
+def grids(plan: Plan, samples: Sequence[Mapping[str, Any]], method: Method = "mse") -> dict[str, Affine]:
     """The grid of each activation that a linear layer reads, by name; its scale is a half-precision number."""
     import numpy as np
 
@@ -42,12 +42,12 @@ def grids(plan: Plan, samples: Sequence[Mapping[str, Any]]) -> dict[str, Affine]
                 look(output.name, stored)
 
         interpreter.run(plan, sample, {}, tap)
-    return {name: _grid(np.concatenate(kept[name]), *ends[name]) for name in sorted(wanted)}
+    return {name: _grid(np.concatenate(kept[name]), *ends[name], method) for name in sorted(wanted)}
 
 
-def _grid(values: Array, low: float, high: float) -> Affine:
+def _grid(values: Array, low: float, high: float, method: Method) -> Affine:
     import numpy as np
 
-    chosen = affine(*choose(histogram(values, low, high)))
+    chosen = affine(*choose(histogram(values, low, high), method))
     scale = float(np.float16(max(chosen.scale, LEAST_SCALE)))
     return Affine(scale, chosen.zero_point, chosen.lowest, chosen.highest)

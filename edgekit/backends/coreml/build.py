@@ -17,6 +17,7 @@ from edgekit.backends.coreml.rounding import Recipe, Stored
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, Session, mlprogram, mlprogram_write
 from edgekit.graph import Graph
+from edgekit.quantize import ranges
 from edgekit.quantize.grid import Affine
 from edgekit.tensors import quantize
 from edgekit.virtual.coreml.hazards import Hazard
@@ -174,7 +175,7 @@ class _Source:
         """8-bit grids of what the layers read."""
         if not self.samples:
             raise ConversionError("w8a8 needs calibration data: its activations have fixed ranges", "give --calibration, or choose w8")
-        return activations.grids(self.plan, self.samples)
+        return activations.grids(self.plan, self.samples, ranges.method(self.context.ranges))
 
     def finish(self, candidate: Candidate, made: Any, notices: tuple[str, ...]) -> Artifact:
         names = mlprogram.feature_names(self.model)

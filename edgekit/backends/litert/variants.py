@@ -95,7 +95,8 @@ def _plain_db(opened: Source, base: Source, precision: str) -> float:
     candidate = Candidate(precision, rounding="nearest")
     ranges = _ranges(base, candidate)
     if precision == "w8a8" and ranges is not None:
-        return _best_ranges(base, candidate)[1] if len(base.samples) >= ENOUGH else simulate.sqnr_db(base, _grids(base, candidate, ranges))
+        many = len(base.samples) >= ENOUGH and base.context.ranges == "auto"
+        return _best_ranges(base, candidate)[1] if many else simulate.sqnr_db(base, _grids(base, candidate, ranges))
     return _make(opened, base, Improved(base.content, {}), candidate, stock.Policy(_kept_float(base, candidate)[0]), ranges).sqnr_db
 
 
@@ -169,6 +170,8 @@ def _ranges(base: Source, candidate: Candidate) -> stock.Ranges | None:
     bits = STATIC_BITS.get(candidate.precision)
     if bits is None:
         return None
+    if bits == 8 and base.context.ranges != "auto":
+        return source.chosen_ranges(base, base.context.ranges, 8)
     if bits == 16 or len(base.samples) < ENOUGH:
         return source.chosen_ranges(base, "minmax", bits)
     return _best_ranges(base, candidate)[0]
@@ -230,7 +233,9 @@ def _tail(base: Source) -> tuple[str, ...]:
 
 
 def _stock(opened: Source, candidate: Candidate, policy: stock.Policy) -> Built | None:
-    """What the stock quantizer makes of the model with its own calibration; None where it makes nothing."""
+    """What the stock quantizer makes of the model with its own calibration; None where it makes nothing, or other ranges are asked for."""
+    if candidate.precision == "w8a8" and opened.context.ranges != "auto":
+        return None
     plain = stock.Policy((*_scopes(opened, candidate.keep_float), *_kept_float(opened, candidate)[0]), policy.wide, policy.io)
     try:
         ranges = source.averaged_ranges(opened) if candidate.precision in STATIC_BITS else None

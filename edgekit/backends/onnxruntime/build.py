@@ -15,6 +15,8 @@ from edgekit.formats import Model
 from edgekit.legalize import onnx_prepare, onnx_rules
 from edgekit.qdq import protos, sensitivity, write
 from edgekit.qdq.source import Source
+from edgekit.quantize import ranges
+from edgekit.quantize.ranges import Method
 
 
 def own_precision(model: Model) -> str | None:
@@ -31,7 +33,7 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     prepared = onnx_rules.legalize(onnx_prepare.prepare(model), context.target.delegates[0], context.calibration)
     proto, ends = protos.canonical(prepared.model.handle), (dict(prepared.inputs), dict(prepared.outputs))
     source = Source(model, proto, *ends, context.calibration, context.workdir, context.progress)
-    return _Builder(source, prepared.notices).build
+    return _Builder(source, prepared.notices, ranges.method(context.ranges)).build
 
 
 def _as_it_is(model: Model, context: Context, candidate: Candidate) -> Artifact:
@@ -47,6 +49,7 @@ def _as_it_is(model: Model, context: Context, candidate: Candidate) -> Artifact:
 class _Builder:
     source: Source
     notices: tuple[str, ...]
+    by: Method
 
     def build(self, candidate: Candidate) -> Artifact:
         """Write one candidate, and load it here: what the runtime refuses is no artifact."""
@@ -104,9 +107,9 @@ class _Builder:
         """8-bit activations, but for those that would spoil the outputs: float ones cost time alone, as the runtime has both."""
         source, gained = self.source.level if method != "nearest" else (self.source, ())
         joined, told = source.joined
-        costs = source.costs(write.Policy(8, real=joined))
+        costs = source.costs(write.Policy(8, self.by, real=joined))
         kept = sensitivity.loud(costs, 8)
-        made, notices = source.quantized(method, write.Policy(8, real=kept | joined))
+        made, notices = source.quantized(method, write.Policy(8, self.by, real=kept | joined))
         named = sorted((name for name in costs if name in kept), key=lambda name: (-costs[name].noise, name))
         spoiling = f"{len(named)} of {len(costs)} activations stay float, as 8 bits of one would spoil the outputs: {', '.join(named[:3])}"
         level = f"{len(gained)} chains of layers equalized, around {', '.join(gained[:3])}"

@@ -21,7 +21,7 @@ from edgekit.legalize import onnx_prepare, onnx_rules, onnx_windows
 from edgekit.opset import hexagon, table, view
 from edgekit.qdq import edges, fold, protos, sensitivity, stream, write
 from edgekit.qdq.source import Source
-from edgekit.quantize import half_range
+from edgekit.quantize import half_range, ranges
 from edgekit.tensors import Arrays, Signature, TensorSpec
 
 ARCHS = (68, 69, 73, 75, 79, 81)
@@ -138,16 +138,16 @@ class _Builder:
 
         They get halves where the chip has them, and 16 bits where not. Notices name them.
         """
-        joined, told = source.joined
+        (joined, told), by = source.joined, ranges.method(self.context.ranges)
         if self.context.target.options["arch"] < HALVES_FROM:
-            return write.Policy(bits, wide=joined, spans=bits == 16), told
-        costs = source.costs(write.Policy(16, real=joined, spans=True)) if search else {}
+            return write.Policy(bits, by, wide=joined, spans=bits == 16), told
+        costs = source.costs(write.Policy(16, by, real=joined, spans=True)) if search else {}
         loud = sensitivity.loud(costs, 16)
         run = stream.taps(source.proto, sorted(loud))
         loud -= {hazard.name for hazard in half_range.hazards(run(sample) for sample in source.samples[:HALF_SAMPLES])} if loud else set()
         named = sorted((name for name in costs if name in loud), key=lambda name: (-costs[name].noise, name))
         halves = f"{len(named)} activations in half precision, which 16-bit integers do not hold: {', '.join(named[:3])}"
-        return write.Policy(bits, real=joined | loud, spans=bits == 16), (*told, *((halves,) if named else ()))
+        return write.Policy(bits, by, real=joined | loud, spans=bits == 16), (*told, *((halves,) if named else ()))
 
     def _half(self, candidate: Candidate) -> _Written:
         """The float graph, which the HTP computes in half precision; refused where values leave its range."""

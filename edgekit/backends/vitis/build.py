@@ -26,6 +26,8 @@ ARCH_KEY = "edgekit.arch"
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     """Read the model once; the result builds one candidate a call."""
     options = context.target.options
+    if context.ranges != "auto":
+        raise ConversionError(f"{context.target.name} has no ranges by {context.ranges}: its powers of two are searched for", "leave out --ranges")
     arch, rounding = str(options.get("arch", "any")), str(options.get("rounding", "half_up"))
     known = limits.load(arch)
     if any(node.op_type == "QuantizeLinear" for node in model.handle.graph.node):
