@@ -69,7 +69,8 @@ def _run(python: Path, prepared: Prepared, folder: Path) -> Path:
     command = [str(python), "-m", "onnx2tf", "-i", str(source), "-o", str(result), "-osd", "-nuo", "-kat", *keep]
     # a closed proxy: nothing may be downloaded while packaging, whatever the tool would like
     offline = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
-    environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", **offline}
+    quiet = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "ORT_DISABLE_TELEMETRY": "1"}
+    environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "TMPDIR": str(folder), **quiet, **offline}
     try:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
