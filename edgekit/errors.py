@@ -7,10 +7,14 @@ an exception.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import re
 from collections.abc import Iterable
 from types import ModuleType
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the operating system says when a disk is full: no fault of a model or of a tool, so that no seam translates it."""
 
 
 class EdgekitError(Exception):

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from edgekit import converters, formats, parity
-from edgekit.errors import ConversionError, EdgekitError, MissingPackageError
+from edgekit.errors import FULL, ConversionError, EdgekitError, MissingPackageError
 from edgekit.formats import Model, Session
 from edgekit.parity import OutputParity
 from edgekit.progress import Progress
@@ -83,6 +83,8 @@ def translated(what: str) -> Iterator[None]:
         error.hint = error.hint or (_HINT if isinstance(error, ConversionError) else None)
         raise
     except Exception as error:  # compilers raise what their passes raise
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
         raise ConversionError(f"{what} failed: {type(error).__name__}: {said[:300]}", _HINT) from error
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from edgekit.cli import embed, inventory, lab, package, view
+from edgekit.cli import embed, ending, inventory, lab, package, view
 from edgekit.cli.output import fail
 from edgekit.errors import EdgekitError, UsageError
 
@@ -34,7 +34,8 @@ edgekit package model.pt2 --target android-arm64 --max-size 25MB --calibration p
 edgekit test model-android-arm64.edgekit --device virtual:android-arm64
 
 Exit codes: 0 passed, 1 checked and out of bounds, 2 bad option, 3 a package is missing, 4 the model cannot be converted, 5 the device could
-not be used, 6 the runner failed, 7 corrupt or newer bundle, 8 a plug-in would not load.
+not be used, 6 the runner failed, 7 corrupt or newer bundle, 8 a plug-in would not load, 70 a fault of edgekit itself; 128 + N stopped by
+signal N.
 """
 
 
@@ -65,16 +66,33 @@ def _refused(error: click.ClickException, arguments: list[str] | None) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    ending.prepare()
+    try:
+        code = _run(arguments)
+    except BrokenPipeError:
+        code = ending.PIPE_CLOSED
+    except OSError as error:
+        code = fail(ending.unwritable(error), [])
+    gc.freeze()  # nothing outlives the process: looking for garbage among a framework's objects at its end would take seconds
+    sys.exit(ending.flushed(code))
+
+
+def _run(arguments: list[str] | None) -> int:
+    """Run a command: its exit code, or that of the error that it ended with."""
     try:
         code: Any = edgekit.main(arguments, standalone_mode=False)
     except EdgekitError as error:
-        code = fail(error, arguments)
+        return fail(error, arguments)
     except click.exceptions.Exit as error:
-        code = error.exit_code
+        return error.exit_code
     except click.ClickException as error:
-        code = _refused(error, arguments)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; nothing was written", err=True)
-        code = 130
-    gc.freeze()  # nothing outlives the process: looking for garbage among a framework's objects at its end would take seconds
-    sys.exit(code if isinstance(code, int) else 0)
+        return _refused(error, arguments)
+    except (KeyboardInterrupt, click.Abort) as error:
+        return ending.stopped(error)
+    except SystemExit:  # click's answer to a closed pipe
+        return ending.PIPE_CLOSED
+    except OSError as error:
+        return fail(ending.unwritable(error), arguments)
+    except Exception as error:
+        return ending.fault(error)
+    return code if isinstance(code, int) else 0

@@ -261,7 +261,7 @@ def test_an_interrupted_run_leaves_nothing(after_s: float, tmp_path: Path) -> No
     os.killpg(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
-    assert stderr.splitlines()[-1] == "interrupted; nothing was written"
+    assert stderr.splitlines()[-1] == "interrupted; nothing is half-written"
     assert "Traceback" not in stderr
     assert stdout == ""
     assert not list((tmp_path / "out").glob("*"))
