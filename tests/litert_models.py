@@ -122,8 +122,3 @@ def outputs(artifact: Artifact, inputs: Arrays) -> dict[str, Array]:
     session, signature = litert.emulate(artifact), artifact.signature
     found = session.run({spec.name: quantize(inputs[spec.name], spec) for spec in signature.inputs})
     return {spec.name: dequantize(found[spec.name], spec) for spec in signature.outputs}
-
-
-def sqnr_db(reference: Array, given: Array) -> float:
-    """Power of the reference over that of the error."""
-    return float(10 * np.log10((reference**2).sum() / max(((reference - given) ** 2).sum(), 1e-30)))

@@ -18,6 +18,7 @@ from edgekit.formats import torch as torch_format
 from edgekit.planner import Candidate
 from edgekit.tensors import Arrays
 from edgekit.virtual.coreml import hazards
+from tests.decibels import output_db
 
 pytestmark = pytest.mark.slow
 
@@ -80,11 +81,6 @@ def converted(model: Model, folder: Path) -> Model:
     return made
 
 
-def decibels(wanted: list[Arrays], got: list[Arrays], name: str) -> float:
-    right, found = (np.stack([row[name] for row in rows]).astype(np.float64) for rows in (wanted, got))
-    return float(10 * np.log10((right**2).sum() / max(((found - right) ** 2).sum(), 1e-30)))
-
-
 def built(model: Model, samples: list[Arrays], folder: Path, precision: str, profile: str = "ios-coreml", **fields: Any) -> Artifact:
     folder.mkdir(parents=True, exist_ok=True)
     return coreml.prepare(model, Context(target.load(profile), samples, folder))(Candidate(precision, **fields))
@@ -117,7 +113,7 @@ def test_a_hop_keeps_names_values_and_layers(net: tuple[Model, Model]) -> None:
     got = source_outputs(made, samples)
     assert list(got[0]) == ["class:scores", "map"]
     for name in got[0]:
-        assert decibels(source_outputs(source, samples), got, name) > 90
+        assert output_db(source_outputs(source, samples), got, name) > 90
     assert {"first", "depth", "point"} <= {operator.name for operator in mlprogram.graph(made).operators}
 
 
@@ -131,7 +127,7 @@ def test_precisions_trade_bytes_for_fidelity(net: tuple[Model, Model], tmp_path:
         got = hops.run(coreml.emulate(artifact), artifact.signature, judged)
         assert list(got[0]) == ["class:scores", "map"]
         size = sum(path.stat().st_size for path in artifact.path.rglob("*") if path.is_file())
-        found[precision] = decibels(wanted, got, "class:scores"), size, coreml.graph(artifact)
+        found[precision] = output_db(wanted, got, "class:scores"), size, coreml.graph(artifact)
     levels = [found[precision][0] for precision in found]
     assert levels == sorted(levels, reverse=True)
     assert found["fp32"][0] > 90 and found["fp16"][0] > 55 and found["w8"][0] > 35 and found["p6"][0] > 24 and found["p4"][0] > 12
@@ -162,7 +158,7 @@ def test_forms_of_compressed_weights(
     artifact = built(made, images(12, 1), tmp_path, precision, profile)
     got = hops.run(coreml.emulate(artifact), artifact.signature, judged)
     assert operator in {o.type for o in coreml.graph(artifact).operators}
-    assert decibels(source_outputs(source, judged), got, "class:scores") > least_db
+    assert output_db(source_outputs(source, judged), got, "class:scores") > least_db
     opset = mlprogram.open(str(artifact.path), {}).handle.program.opset
     assert opset == {"ios-coreml": "CoreML6", "ios17-coreml": "CoreML7"}.get(profile, "CoreML8")
     dense = hops.run(formats.session(decompressed(artifact, tmp_path / "dense.mlpackage")), artifact.signature, judged[:2])

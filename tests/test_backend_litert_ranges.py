@@ -16,7 +16,8 @@ from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize import ranges
 
 pytest.importorskip("ai_edge_quantizer")
-from tests.litert_models import Builder, context, floats, image_like, outputs, sqnr_db
+from tests.decibels import sqnr_db
+from tests.litert_models import Builder, context, floats, image_like, outputs
 
 QUANTIZED = ("w8", "w8-dynamic", "w8a8", "w8a16")
 

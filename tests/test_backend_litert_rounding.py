@@ -15,7 +15,8 @@ from edgekit.errors import ConversionError
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 
 pytest.importorskip("ai_edge_quantizer")
-from tests.litert_models import Builder, context, floats, image_like, outputs, small_net, sqnr_db
+from tests.decibels import sqnr_db
+from tests.litert_models import Builder, context, floats, image_like, outputs, small_net
 
 QUANTIZED = ("w8", "w8-dynamic", "w8a8", "w8a16")
 

@@ -15,6 +15,7 @@ from edgekit.backends import onnxruntime as backend
 from edgekit.backends.onnxruntime import reduced_build
 from edgekit.errors import ConversionError
 from edgekit.qdq import protos
+from tests.decibels import sqnr_db
 
 onnx = pytest.importorskip("onnx")
 SHAPE = (1, 3, 12, 12)
@@ -47,16 +48,16 @@ def build(model: formats.Model, work: Path, *precisions: str) -> list[Artifact]:
     return [make(Candidate(precision)) for precision in precisions]
 
 
-def sqnr_db(model: formats.Model, artifact: Artifact) -> float:
+def fidelity_db(model: formats.Model, artifact: Artifact) -> float:
     run, device = formats.session(model), backend.emulate(artifact)
     right, got = (np.concatenate([session.run(x)["scores"] for x in inputs(16, 2)]) for session in (run, device))
-    return float(10 * np.log10((right**2).sum() / max(((right - got) ** 2).sum(), 1e-30)))
+    return sqnr_db(right, got)
 
 
 def test_each_precision_is_smaller_and_as_good_as_its_bits(tmp_path: Path) -> None:
     model = net(tmp_path / "net.onnx")
     made = build(model, tmp_path / "work", "fp32", "fp16", "w8", "w8a8")
-    found = [sqnr_db(model, artifact) for artifact in made]
+    found = [fidelity_db(model, artifact) for artifact in made]
     assert all(value > least for value, least in zip(found, (100, 60, 35, 25), strict=True)), found
     weights = [backend.graph(artifact) for artifact in made]
     stored = [sum(t.stored_bytes for t in graph.tensors if t.constant and len(t.shape) > 1) for graph in weights]
@@ -75,7 +76,7 @@ def test_a_weight_beyond_half_precision_stays_wide_and_is_named(tmp_path: Path) 
     weight.CopyFrom(onnx.numpy_helper.from_array(np.full((32, 16, 1, 1), 1e5, np.float32), "w3"))
     (artifact,) = build(model, tmp_path / "work", "fp16")
     assert any("leaves the range of half precision" in notice for notice in artifact.notices)
-    assert sqnr_db(model, artifact) > 60
+    assert fidelity_db(model, artifact) > 60
 
 
 def test_8_bit_activations_need_calibration(tmp_path: Path) -> None:

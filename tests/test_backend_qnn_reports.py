@@ -14,6 +14,7 @@ from edgekit.backends.qnn import locate
 from edgekit.errors import ConversionError
 from edgekit.hostruntimes import onnxruntime_qnn
 from edgekit.qdq import protos
+from tests.decibels import sqnr_db
 from tests.e2e.cli import edgekit
 from tests.test_backend_onnxruntime_reports import detector, normal
 
@@ -90,7 +91,7 @@ def test_an_unfolded_block_runs_whole_in_integers(tmp_path):
     artifact = build(path, "a8w8", samples)
     right, got = (session.run({"x": samples[0]})["y"] for session in (formats.session(formats.open(str(path))), qnn.emulate(artifact)))
     assert np.abs(right - got).max() < 0.1
-    assert 10 * np.log10((right**2).sum() / ((right - got) ** 2).sum()) > 30
+    assert sqnr_db(right, got) > 30
     kinds = {operator.type for operator in qnn.graph(artifact).operators}
     assert kinds == {"QuantizeLinear", "DequantizeLinear", "Conv", "Gelu"}
 
@@ -207,7 +208,7 @@ def test_blocks_of_four_bit_weights_run_on_the_npu(tmp_path):
     samples = [normal(1, 64, 4, 4, seed=seed) * large for seed in range(8)]
     artifact = build(path, "a16w4", samples)
     right, got = (session.run({"x": samples[0]})["y"] for session in (formats.session(formats.open(str(path))), qnn.emulate(artifact)))
-    assert 10 * np.log10((right**2).sum() / ((right - got) ** 2).sum()) > 15
+    assert sqnr_db(right, got) > 15
 
 
 def test_the_sdk_is_named():

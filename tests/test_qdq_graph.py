@@ -7,6 +7,7 @@ import pytest
 
 from edgekit.qdq import edges, equalized, fold, protos, rounding, sensitivity, stream, write
 from edgekit.quantize import equalize
+from tests.decibels import sqnr_db
 
 onnx = pytest.importorskip("onnx")
 
@@ -149,7 +150,7 @@ def test_four_bit_weights_take_half_the_bytes_and_shallow_layers_keep_eight(tmp_
     assert stored["w2/stored"].data_type == onnx.TensorProto.INT4
     assert stored["w1/stored"].data_type == onnx.TensorProto.INT8
     right, got = (outputs(one, samples) for one in (model, proto))
-    assert 10 * np.log10((right**2).sum() / ((right - got) ** 2).sum()) > 18  # 6 dB a bit below the 42 of eight
+    assert sqnr_db(right, got) > 18  # 6 dB a bit below the 42 of eight
 
 
 @pytest.mark.parametrize("kind", ["Conv", "Gemm", "MatMul"])
@@ -169,10 +170,10 @@ def test_blocks_of_four_bit_weights_have_scales_of_their_own(kind, tmp_path):
     samples = [{"x": feed["x"] * large} for feed in feeds(8, tuple(int(size) for size in shape.split(",")))]
     seen, right = stream.histograms(model, samples, lambda *_: None), outputs(model, samples)
 
-    def sqnr_db(blocks: bool) -> float:
+    def of_blocks(blocks: bool) -> float:
         weights = rounding.round_weights(model, samples, seen, tmp_path, method="nearest", bits=4, blocks=blocks)
         got = outputs(write.write(weights, seen, write.Policy(16)), samples)
-        return float(10 * np.log10((right**2).sum() / ((right - got) ** 2).sum()))
+        return sqnr_db(right, got)
 
-    assert sqnr_db(False) < 5
-    assert sqnr_db(True) > 15
+    assert of_blocks(False) < 5
+    assert of_blocks(True) > 15

@@ -9,6 +9,7 @@ import pytest
 
 from edgekit.qdq import protos, rounding, stream, write
 from edgekit.quantize.grid import Affine
+from tests.decibels import sqnr_db
 
 onnx = pytest.importorskip("onnx")
 
@@ -38,15 +39,15 @@ def quantized(bits: int, folder: Path, method: str = "second-order"):
     return model, write.write(weights, seen, write.Policy(bits))
 
 
-def sqnr_db(model, made) -> float:
+def fidelity_db(model, made) -> float:
     rng = np.random.default_rng(2)
     feeds = [{"x": rng.standard_normal((1, 4, 8, 8)).astype(np.float32)} for _ in range(16)]
     right, got = (np.concatenate([session.run(None, f)[0] for f in feeds]) for session in map(protos.session, (model, made)))
-    return float(10 * np.log10((right**2).sum() / ((right - got) ** 2).sum()))
+    return sqnr_db(right, got)
 
 
 def test_sixteen_bit_activations_lose_less_than_eight(tmp_path):
-    eight, sixteen = (sqnr_db(*quantized(bits, tmp_path)) for bits in (8, 16))
+    eight, sixteen = (fidelity_db(*quantized(bits, tmp_path)) for bits in (8, 16))
     assert 25 < eight < sixteen
 
 

@@ -52,7 +52,7 @@ def equalized(proto: Any, samples: Sequence[Arrays]) -> tuple[Any, tuple[str, ..
 
 def find(proto: Any) -> list[Chain]:
     """Chains of which every maker and reader is a linear layer, or an operator inside the chain that scales with its input."""
-    graph, ranks = proto.graph, _ranks(proto)
+    graph, ranks = proto.graph, protos.ranks(proto)
     found = {layer.node: layer for layer in layers.find(proto)}
     closed = {value.name for value in (*graph.input, *graph.output)}
     tied = _tied(graph.node, found)
@@ -92,13 +92,6 @@ def _plain(layer: OnnxLayer, ranks: Mapping[str, int]) -> bool:
     if layer.kind in ("Gemm", "MatMul"):
         return ranks.get(layer.input) == 2
     return layer.kind == "Conv" or layer.groups == 1
-
-
-def _ranks(proto: Any) -> dict[str, int]:
-    import onnx
-
-    inferred = onnx.shape_inference.infer_shapes(proto).graph
-    return {v.name: len(v.type.tensor_type.shape.dim) for v in (*inferred.input, *inferred.value_info, *inferred.output)}
 
 
 def _reach(proto: Any, names: Sequence[str], samples: Sequence[Arrays]) -> dict[str, Array]:

@@ -31,7 +31,7 @@ def _behind(proto: Any, values: dict[str, Array]) -> list[str]:
     import numpy as np
 
     nodes, closed = proto.graph.node, {value.name for value in proto.graph.output}
-    read, ranks = protos.consumers(nodes), _ranks(proto)
+    read, ranks = protos.consumers(nodes), protos.ranks(proto)
     for layer in layers.find(proto):
         readers = read.get(layer.output, [])
         if len(readers) != 1 or layer.output in closed or not layer.bias:
@@ -133,10 +133,3 @@ def _affine(node: Any, activation: str, constant: Array) -> tuple[Array, Array]:
     if node.op_type == "Add":
         return one, constant
     return (one, -constant) if node.input[0] == activation else (-one, constant)
-
-
-def _ranks(proto: Any) -> dict[str, int]:
-    import onnx
-
-    inferred = onnx.shape_inference.infer_shapes(proto).graph
-    return {v.name: len(v.type.tensor_type.shape.dim) for v in (*inferred.input, *inferred.value_info, *inferred.output)}

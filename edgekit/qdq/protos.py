@@ -78,6 +78,14 @@ def consumers(nodes: Sequence[Any]) -> dict[str, list[int]]:
     return found
 
 
+def ranks(proto: Any) -> dict[str, int]:
+    """Number of axes of each value, as far as ONNX infers it."""
+    import onnx
+
+    inferred = onnx.shape_inference.infer_shapes(proto).graph
+    return {v.name: len(v.type.tensor_type.shape.dim) for v in (*inferred.input, *inferred.value_info, *inferred.output)}
+
+
 def opset(proto: Any) -> int:
     """Version of the standard operator set."""
     return next(int(o.version) for o in proto.opset_import if o.domain in ("", "ai.onnx"))

@@ -11,6 +11,7 @@ import pytest
 from edgekit import converters, formats, target
 from edgekit.backends import Candidate, Context, onnxruntime, qnn
 from edgekit.formats import Model
+from tests.decibels import sqnr_db
 
 pytestmark = pytest.mark.slow
 
@@ -35,20 +36,20 @@ def samples(model: Model, count: int, seed: int) -> list[dict[str, Any]]:
     return [{spec.name: rng.uniform(-1, 1, spec.shape).astype(np.float32)} for _ in range(count)]
 
 
-def sqnr_db(source: Model, backend: Any, target_name: str, model: Model, precision: str, folder: Path) -> float:
+def fidelity_db(source: Model, backend: Any, target_name: str, model: Model, precision: str, folder: Path) -> float:
     folder.mkdir()
     artifact = backend.prepare(model, Context(target.load(target_name), samples(model, 6, 1), folder))(Candidate(precision, "nearest"))
     float_model, built = formats.session(source), backend.emulate(artifact)
     fed = samples(model, 4, 2)
     right, got = (np.concatenate([next(iter(s.run(x).values())).ravel() for x in fed]) for s in (float_model, built))
-    return float(10 * np.log10((right.astype(np.float64) ** 2).sum() / max(((right - got) ** 2).sum(), 1e-20)))
+    return sqnr_db(right, got)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_onnx_runtime_computes_what_torch_does(name: str, exported: dict[str, tuple[Model, Model]], tmp_path: Path) -> None:
     source, model = exported[name]
     least = {"fp32": 90.0, "fp16": 55.0, "w8": 30.0, "w8a8": 20.0}
-    found = {p: sqnr_db(source, onnxruntime, "android-arm64-ort", model, p, tmp_path / p) for p in least}
+    found = {p: fidelity_db(source, onnxruntime, "android-arm64-ort", model, p, tmp_path / p) for p in least}
     assert all(found[p] >= least[p] for p in least), found
 
 
@@ -56,4 +57,4 @@ def test_onnx_runtime_computes_what_torch_does(name: str, exported: dict[str, tu
 def test_the_simulator_computes_what_torch_does(name: str, exported: dict[str, tuple[Model, Model]], tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
     source, model = exported[name]
-    assert sqnr_db(source, qnn, "hexagon-v75", model, "a16w8", tmp_path / "h") >= 30.0
+    assert fidelity_db(source, qnn, "hexagon-v75", model, "a16w8", tmp_path / "h") >= 30.0

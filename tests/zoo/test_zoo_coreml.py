@@ -15,6 +15,7 @@ from edgekit.formats import Model
 from edgekit.formats import torch as torch_format
 from edgekit.planner import Candidate
 from edgekit.tensors import Arrays
+from tests.decibels import output_db
 from tests.zoo import table
 
 pytestmark = pytest.mark.slow
@@ -121,7 +122,7 @@ def test_a_model_keeps_its_outputs(name: str, tmp_path: Path) -> None:
         artifact = build(Candidate(precision))
         got = hops.run(coreml.emulate(artifact), artifact.signature, judge)
         assert [spec.name for spec in artifact.signature.outputs] == [spec.name for spec in source.signature.outputs]
-        worst = min(decibels(wanted, got, spec.name) for spec in source.signature.outputs)
+        worst = min(output_db(wanted, got, spec.name) for spec in source.signature.outputs)
         if precision == "fp32":  # basic-pitch's own ONNX and LiteRT files differ by 1.6e-4 from each other
             assert max(float(abs(w[s.name] - g[s.name]).max()) for w, g in zip(wanted, got, strict=True) for s in source.signature.outputs) <= 1e-4
         size = sum(path.stat().st_size for path in artifact.path.rglob("*") if path.is_file())
@@ -135,8 +136,3 @@ def converted(source: Model, folder: Path) -> Model:
         (folder / f"hop-{number}").mkdir()
         model = hop.convert(model, folder / f"hop-{number}")
     return model
-
-
-def decibels(wanted: list[Any], got: list[Any], name: str) -> float:
-    right, found = (np.stack([row[name] for row in rows]).astype(np.float64) for rows in (wanted, got))
-    return float(10 * np.log10((right**2).sum() / max(((found - right) ** 2).sum(), 1e-30)))

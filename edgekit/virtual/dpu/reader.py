@@ -13,7 +13,7 @@ from edgekit.errors import UsageError, close_match, require
 from edgekit.tensors import Array, Signature
 from edgekit.virtual.dpu import edges, kernels
 from edgekit.virtual.dpu.activations import ACTIVATIONS
-from edgekit.virtual.dpu.arithmetic import ROUNDINGS, Rounding, position, requantize
+from edgekit.virtual.dpu.arithmetic import ROUNDINGS, Rounding, accumulator_type, position, requantize
 from edgekit.virtual.dpu.loading import attributes_of, edge, load, shapes_of, with_scales
 from edgekit.virtual.dpu.movement import BUILDERS
 from edgekit.virtual.dpu.operands import Accumulated, Operand, refuse
@@ -136,7 +136,7 @@ def _emit(state: _State, made: Accumulated, name: str, to: int) -> None:
         hint = "multiply by the correction factor that makes it k / 2^n" if made.divisor != 6 else "multiply by 2731 * 6 / 16384"
         raise refuse(made.name, f"{made.type} divides by {made.divisor}, and the accelerator only shifts", hint)
     shift, rounding = made.position - to, state.rounding
-    kind = np.int32 if made.bound + (1 << max(shift, 0)) < 1 << 31 else np.int64
+    kind = accumulator_type(made.bound + (1 << max(shift, 0)))  # half a step is added before the shift
 
     def run(arrays: Sequence[Array]) -> Sequence[Array]:
         values = made.compute(arrays)
