@@ -16,7 +16,8 @@ from edgekit.errors import UsageError, close_match
 
 FORMS = "local:, adb:SERIAL, adb:HOST:PORT, ssh:USER@HOST[:PORT], serial:PORT, ios:UDID, virtual:NAME"
 _ADDRESS = re.compile(r"([a-z][a-z0-9_-]*):(.*)", re.DOTALL)
-_SSH = re.compile(r"(?:[A-Za-z0-9_][\w.-]*@)?(?:[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+SSH_PLACE = re.compile(r"(?P<host>(?:[A-Za-z0-9_][\w.-]*@)?(?:[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\]))(?::(?P<port>\d{1,5}))?")
+"""USER@HOST:PORT, of which only the host must be there."""
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -123,9 +124,9 @@ def identify(reported: str, known: Mapping[str, DeviceModel] | None = None) -> D
 def _check_place(text: str, transport: str, place: str) -> None:
     if any(ord(character) < 32 for character in place) or place.startswith("-"):
         raise UsageError(f"{text!r} is not an address", f"addresses are {FORMS}")
-    if transport == "ssh" and not _SSH.fullmatch(place):
+    if transport == "ssh" and not SSH_PLACE.fullmatch(place):
         raise UsageError(f"{text}: not USER@HOST or USER@HOST:PORT", "a host of ~/.ssh/config works too: ssh:NAME")
     if transport == "local" and place:
         raise UsageError(f"{text}: nothing follows local:", "this machine is local:")
-    if transport in ("serial", "ios", "virtual") and not place:
+    if transport in ("serial", "virtual") and not place:
         raise UsageError(f"{text} names no device", f"addresses are {FORMS}")

@@ -24,6 +24,7 @@ from edgekit.errors import UsageError
         ("ssh:pi@board.local:2222", "ssh", "pi@board.local:2222", {}),
         ("serial:/dev/ttyACM0", "serial", "/dev/ttyACM0", {}),
         ("ios:00008110-000A", "ios", "00008110-000A", {}),
+        ("ios:", "ios", "", {}),
         ("virtual:android-arm64?cores=2", "virtual", "android-arm64", {"cores": "2"}),
     ],
 )

@@ -50,8 +50,9 @@ def open(reference: str, signature: Signature, preprocess: Preprocess | None, li
 
 
 def _folder(folder: Path, signature: Signature, preprocess: Preprocess | None, limit: int) -> Found:
-    files = sorted((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.relative_to(folder).as_posix())
-    visible = [p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
+    files = {p: p.relative_to(folder) for p in folder.rglob("*") if p.is_file()}
+    names = {p: name.as_posix() for p, name in files.items() if not any(part.startswith(".") for part in name.parts)}
+    visible = sorted(names, key=names.__getitem__)
     pictures, arrays = ([p for p in visible if p.suffix.lower() in suffixes] for suffixes in (IMAGES, ARRAYS))
     if pictures and arrays:
         raise UsageError(f"{folder}: both images ({pictures[0].name}) and arrays ({arrays[0].name})", "keep one kind in the folder")
@@ -61,7 +62,6 @@ def _folder(folder: Path, signature: Signature, preprocess: Preprocess | None, l
     notices = [] if len(used) == len(visible) else [f"{len(visible) - len(used)} other files in {folder.name} were left out"]
     if len(used) > limit:
         notices.append(f"{limit} of {len(used)} files were taken, evenly spaced")
-    names = {p: p.relative_to(folder).as_posix() for p in used}
     taken = fitting.spaced(used, limit)
     if arrays:
         return Found((sample for p in taken for sample in _array_file(p, names[p], signature, limit)), preprocess, tuple(notices))

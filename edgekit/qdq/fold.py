@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from edgekit.qdq import layers, protos
@@ -54,36 +54,54 @@ def _behind(proto: Any, values: dict[str, Array]) -> list[str]:
 
 
 def _before(proto: Any, values: dict[str, Array]) -> list[str]:
-    """Fold one scalar factor into all layers that read it, or that read its sum with a scalar."""
+    """Fold one scalar factor into all layers that read it, or that read its sum with a scalar: the names of the constants that changed."""
     import numpy as np
 
-    nodes, closed = proto.graph.node, {value.name for value in proto.graph.output}
-    read, found = protos.consumers(nodes), {layer.node: layer for layer in layers.find(proto)}
+    nodes, found = proto.graph.node, {layer.node: layer for layer in layers.find(proto)}
+    read, closed = protos.consumers(nodes), {value.name for value in proto.graph.output}
     for index, node in enumerate(nodes):
         source = next((name for name in node.input if name not in values), "")
-        constant = _operand(node, source, values) if node.op_type in ("Mul", "Div") else None
-        if constant is None or constant.size != 1 or float(constant.reshape(())) == 0 or node.output[0] in closed:
+        factor = _factor(node, source, values)
+        if factor is None or node.output[0] in closed:
             continue
-        factor = float(_affine(node, source, constant.reshape(-1))[0][0])
-        readers, shift = read.get(node.output[0], []), None
-        if len(readers) == 1 and nodes[readers[0]].op_type == "Add" and nodes[readers[0]].output[0] not in closed:
-            shift = _operand(nodes[readers[0]], node.output[0], values)
-            if shift is not None:
-                adder, readers = nodes[readers[0]], read.get(nodes[readers[0]].output[0], [])
-        last = node.output[0] if shift is None else adder.output[0]
-        if not readers or any(reader not in found or found[reader].input != last for reader in readers) or (shift is not None and shift.size != 1):
+        adder = _adder(nodes, read.get(node.output[0], []), node.output[0], closed, values)
+        last = node.output[0] if adder is None else adder.output[0]
+        readers = read.get(last, [])
+        if not readers or any(reader not in found or found[reader].input != last for reader in readers):
             continue
         changed = [found[reader].weight for reader in readers]
         for name in changed:
             values[name] = (values[name] * factor).astype(np.float32)
         _skip(proto, index, source)
-        if shift is not None:
-            name = next(n for n in adder.input if n in values)
-            values[f"{last}/shift"] = (values[name] / factor).astype(np.float32)
-            adder.input[list(adder.input).index(name)] = f"{last}/shift"
-            changed.append(f"{last}/shift")
-        return changed
+        return changed if adder is None else [*changed, _divided_shift(adder, factor, values)]
     return []
+
+
+def _factor(node: Any, source: str, values: Mapping[str, Array]) -> float | None:
+    """What an operator multiplies `source` by, where that is one number other than zero."""
+    constant = _operand(node, source, values) if node.op_type in ("Mul", "Div") else None
+    if constant is None or constant.size != 1 or float(constant.reshape(())) == 0:
+        return None
+    return float(_affine(node, source, constant.reshape(-1))[0][0])
+
+
+def _adder(nodes: Any, readers: Sequence[int], name: str, closed: Set[str], values: Mapping[str, Array]) -> Any:
+    """The addition of one number that alone reads `name`; None where there is no such."""
+    node = nodes[readers[0]] if len(readers) == 1 else None
+    if node is None or node.op_type != "Add" or node.output[0] in closed:
+        return None
+    shift = _operand(node, name, values)
+    return node if shift is not None and shift.size == 1 else None
+
+
+def _divided_shift(adder: Any, factor: float, values: dict[str, Array]) -> str:
+    """Let an addition take its number before the factor; the name of that."""
+    import numpy as np
+
+    name, made = next(n for n in adder.input if n in values), f"{adder.output[0]}/shift"
+    values[made] = (values[name] / factor).astype(np.float32)
+    adder.input[list(adder.input).index(name)] = made
+    return made
 
 
 def _skip(proto: Any, index: int, source: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
+from edgekit.device import SSH_PLACE
 from edgekit.errors import DeviceError, MissingPackageError, UsageError
 from edgekit.transports import Facts, probe, staged, streams
 from edgekit.transports.failures import Policy, Retry, failure, last_line, parse_options, reason_of
@@ -22,7 +22,6 @@ from edgekit.transports.staged import Completed, Upload
 BASE = ".cache/edgekit"
 SSH_FAILED = 255
 _OUTER = 'sh -c "$0"; exit $?'
-_PLACE = re.compile(r"(?P<host>(?:[A-Za-z0-9_][\w.-]*@)?(?:[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\]))(?::(?P<port>\d{1,5}))?")
 _BY_TEXT = (
     ("permission denied", "unauthorized"),
     ("host key verification failed", "unauthorized"),
@@ -54,7 +53,7 @@ class SshOptions(Policy, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def connect(address: str, options: Mapping[str, Any]) -> SshLink:
     """Log in to `USER@HOST[:PORT]` without asking anything. Raises `DeviceError`, `UsageError`, `MissingPackageError` without an ssh client."""
     chosen = parse_options(options, SshOptions, "ssh")
-    place = _PLACE.fullmatch(address)
+    place = SSH_PLACE.fullmatch(address)
     if not place:
         raise UsageError(f"ssh:{address} is not ssh:USER@HOST or ssh:USER@HOST:PORT")
     if not shutil.which(chosen.program):
