@@ -7,6 +7,7 @@ import signal
 import sys
 import traceback
 from types import FrameType
+from typing import NoReturn
 
 from edgekit.errors import FULL, EdgekitError, UsageError
 
@@ -45,18 +46,24 @@ def _stop(number: int, frame: FrameType | None) -> None:
     """Raise `Stopped`; a little later where a package is being imported, whose native code may abort at an exception. The second time at once."""
     if not hasattr(signal, "setitimer"):
         raise Stopped(number)
-    signal.setitimer(signal.ITIMER_REAL, 0)
     if number in _waiting or not _importing(frame):
-        raise Stopped(number)
+        _stop_now(number)
     _waiting.add(number)
     signal.signal(signal.SIGALRM, lambda _, now: _stop_between(number, now))
-    signal.setitimer(signal.ITIMER_REAL, _RETRY_S, _RETRY_S)
+    signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
 
 
 def _stop_between(number: int, frame: FrameType | None) -> None:
-    if not _importing(frame):
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        raise Stopped(number)
+    if number in _waiting and _importing(frame):
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+    elif number in _waiting:
+        _stop_now(number)
+
+
+def _stop_now(number: int) -> NoReturn:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _waiting.discard(number)
+    raise Stopped(number)
 
 
 def _importing(frame: FrameType | None) -> bool:
