@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
+import secrets
 import stat
 import zipfile
 import zlib
@@ -115,7 +115,7 @@ def check_writable(path: Path) -> None:
 
 @contextlib.contextmanager
 def _part(path: Path) -> Iterator[Path]:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary

@@ -16,6 +16,7 @@ def unstack(name: str, arrays: Mapping[str, Array], signature: Signature, limit:
     """The samples of one file: one, or one for each step of the leading axis that arrays have beyond the input's own.
 
     Arrays of the input's own shape beside stacked ones go to every sample. At most `limit` samples are taken, evenly spaced.
+    Raises `UsageError` where inputs hold different numbers of samples.
     """
     named = by_input(name, arrays, signature)
     lengths = {key: length for key, array in named.items() if (length := _stacked(array, _spec(signature, key))) is not None}
@@ -35,7 +36,7 @@ def spaced(items: Sequence[T], limit: int) -> list[T]:
 
 
 def by_input(name: str, arrays: Mapping[str, Array], signature: Signature) -> dict[str, Array]:
-    """Arrays under the model's input names. A single array feeds a single input whatever its key."""
+    """Arrays under the model's input names. A single array feeds a single input whatever its key. Raises `UsageError` for a missing one."""
     wanted = [spec.name for spec in signature.inputs]
     if len(wanted) == 1 and len(arrays) == 1:
         return {wanted[0]: next(iter(arrays.values()))}

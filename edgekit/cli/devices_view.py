@@ -97,7 +97,10 @@ def start(name: str, count: int, port: int | None) -> int:
 
 
 def stop(serial: str | None, everything: bool) -> int:
-    """Stop one virtual device, or all that `start` started: the others belong to tests that run now, and end with them."""
+    """Stop one virtual device, or all that `start` started: the others belong to tests that run now.
+
+    Raises `UsageError` when none is named, `DeviceError` when it does not run.
+    """
     serials = [phone.serial for phone in android.running() if phone.lasting] if everything else [serial]
     for name in serials:
         if name is None:
@@ -108,7 +111,7 @@ def stop(serial: str | None, everything: bool) -> int:
 
 
 def clear(text: str, farm_file: Path | None) -> int:
-    """Remove edgekit's cache from devices that keep one."""
+    """Remove edgekit's cache from devices that keep one. Raises `UsageError` for one that keeps nothing."""
     for unit in device.select(text, _units(farm_file)):
         with farms.session(unit) as link:
             if not isinstance(link, AdbLink | SshLink):

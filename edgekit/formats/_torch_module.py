@@ -43,7 +43,10 @@ def by_position(forward: Any, arguments: Mapping[str, Any]) -> tuple[tuple[Any, 
 
 
 def named_examples(examples: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Example inputs (a tensor, a tuple or a dict) by argument name, each a tensor of its own: exporting takes one given twice for one input."""
+    """Example inputs (a tensor, a tuple or a dict) by argument name, each a tensor of its own: exporting takes one given twice for one input.
+
+    Raises `UsageError` for examples that do not fit the names.
+    """
     import torch
     import torch.utils._pytree as pytree
 

@@ -55,7 +55,7 @@ def input_specs(program: Any) -> tuple[TensorSpec, ...]:
 
 
 def output_specs(program: Any) -> tuple[TensorSpec, ...]:
-    """The tensor outputs in order, named by dict key or field, else `output_0`, `output_1`, ..."""
+    """The tensor outputs in order, named by dict key or field, else `output_0`, `output_1`, ... Raises `ConversionError` where there is none."""
     output = next(node for node in program.graph.nodes if node.op == "output")
     count = len(program.graph_signature.user_outputs)
     values = [getattr(node, "meta", {}).get("val") for node in output.args[0]][-count:]

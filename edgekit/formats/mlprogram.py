@@ -73,7 +73,7 @@ def graph(model: Model) -> Graph:
 
 
 def package_of(model: Model) -> packages.Package:
-    """The package behind a model: read once when it was opened, or from its path."""
+    """The package behind a model: read once when it was opened, or from its path. Raises `UsageError` for one in memory alone."""
     if isinstance(model.handle, packages.Package):
         return model.handle
     if model.path is None:

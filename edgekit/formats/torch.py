@@ -51,7 +51,10 @@ def open(reference: str, inputs: Shapes) -> Model:
 
 
 def from_module(module: Any, examples: Any, inputs: Shapes, name: str) -> Model:
-    """A model of a `torch.nn.Module` with example inputs (a tensor, a tuple or a dict by argument name) or shapes by argument name."""
+    """A model of a `torch.nn.Module` with example inputs (a tensor, a tuple or a dict by argument name) or shapes by argument name.
+
+    Raises `ConversionError` without sizes, and as `open`.
+    """
     import torch
 
     if isinstance(module, torch.jit.ScriptModule):

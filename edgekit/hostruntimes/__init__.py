@@ -64,7 +64,7 @@ def names() -> tuple[str, ...]:
 
 
 def check_options(job: Job, known: Sequence[str] = (), prefixes: Sequence[str] = ()) -> None:
-    """Refuse an option that nothing reads (stage `prepare`)."""
+    """Raise `RunnerError` (stage `prepare`) for an option that nothing reads."""
     for key in job.options:
         if key not in (*known, "match") and not key.startswith(tuple(prefixes)):
             raise RunnerError(f"{job.runtime} with accelerator {job.accelerator} has no option {key!r}", stage="prepare")

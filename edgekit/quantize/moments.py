@@ -70,7 +70,7 @@ class Moments:
 def moments(columns: Array, wanted: Array | None = None, *, second: bool = True) -> Moments:
     """Moments of columns [groups, samples, k]; `wanted`, of the same shape, are the float model's at the same places.
 
-    Without `second` only the mean is computed, and the second moment is empty [groups, 0, 0].
+    Without `second` only the mean is computed, and the second moment is empty [groups, 0, 0]. Raises `ValueError` for no samples.
     """
     import numpy as np
 

@@ -22,7 +22,7 @@ class Frame:
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame's bytes on the wire, with a zero before and after."""
+    """The frame's bytes on the wire, with a zero before and after. Raises `ValueError` for a payload over `PAYLOAD_MAX`."""
     if len(frame.payload) > PAYLOAD_MAX:
         raise ValueError(f"a payload of {len(frame.payload)} bytes is over {PAYLOAD_MAX}")
     body = _HEAD.pack(frame.sequence, frame.kind) + frame.payload

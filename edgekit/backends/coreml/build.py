@@ -54,7 +54,7 @@ GROUPED_SINCE = "iOS18"
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
-    """Read the program once; the result builds one candidate a call."""
+    """Read the program once; the result builds one candidate a call. Raises `ConversionError` for what a package cannot be given."""
     if context.io not in ("float32", "image"):
         raise ConversionError(f"Core ML packages have float32 or image edges, not {context.io}", "leave out --io")
     own = own_precision(model)

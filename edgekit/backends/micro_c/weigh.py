@@ -47,7 +47,10 @@ def parts(artifact: Artifact, made: Artifact, graph: Graph, target: Target, limi
 
 
 def measure(folder: Path, core: str) -> Sizes:
-    """Link the model alone for a core, drop what is unused, and read the sizes. Raises `MissingPackageError` without the compiler."""
+    """Link the model alone for a core, drop what is unused, and read the sizes.
+
+    Raises `MissingPackageError` without the compiler, `ConversionError` when it refuses the code.
+    """
     flags = M0PLUS if core == "cortex-m0plus" else BOARDS[core].flags
     includes = [f"-I{path}" for path in sorted({path.parent for path in folder.rglob("*.h")})]
     defines = [f"-D{name}" for name in read_model(folder).defines]

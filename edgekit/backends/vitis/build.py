@@ -24,7 +24,7 @@ ARCH_KEY = "edgekit.arch"
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
-    """Read the model once; the result builds one candidate a call."""
+    """Read the model once; the result builds one candidate a call. Raises `ConversionError` for what the DPU's arithmetic does not have."""
     options = context.target.options
     if context.ranges != "auto":
         raise ConversionError(f"{context.target.name} has no ranges by {context.ranges}: its powers of two are searched for", "leave out --ranges")

@@ -78,5 +78,5 @@ def _free_port() -> int:
 
 def _stop_server(port: int) -> None:
     """End the server that was started for this device alone; it may be gone already."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # adbutils raises what its sockets raise
         adb_server.ask(adb_server.Server("127.0.0.1", port, 0, 5.0), "host:kill")

@@ -27,7 +27,7 @@ WHOLE = {
 
 
 def stored_bytes(dtype: str, elements: int) -> int:
-    """Bytes that `elements` of `dtype` take."""
+    """Bytes that `elements` of `dtype` take. Raises `BundleError` for a type that no weight has."""
     if dtype in SUB_BYTE:
         return math.ceil(SUB_BYTE[dtype] * elements / 8)
     if dtype not in WHOLE:

@@ -32,7 +32,10 @@ Table = dict[int, Field]
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
-    """(field number, wire type, value) of each field; a value is an int for numbers and a view for length-delimited data."""
+    """(field number, wire type, value) of each field; a value is an int for numbers and a view for length-delimited data.
+
+    Raises `WireError` for what no message can be.
+    """
     at, end = 0, len(data)
     while at < end:
         key, at = varint(data, at)
@@ -54,7 +57,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The unsigned number at `at`, and the position behind it."""
+    """The unsigned number at `at`, and the position behind it. Raises `WireError` where it runs past the end."""
     value = shift = 0
     while at < len(data) and shift < 70:
         byte = data[at]
