@@ -20,6 +20,9 @@ from edgekit.tensors import Array, quantize, read_raw, write_raw
 from edgekit.transports import Facts, Link
 from edgekit.transports.failures import HINTS
 
+_ARTIFACT = "artifact"
+"""Folder of a job that holds what the bundle names: beside runner and libraries, which are looked up there, a model could pass for one."""
+
 _LONGEST_ERROR = 4000
 """Characters of what a device says of its failure that are passed on."""
 
@@ -91,12 +94,12 @@ def write_job(bundle: Bundle, folder: Path, facts: Facts, options: RunOptions) -
     """Fill a job folder for a device with these facts: artifact, inputs in stored types, and for a native device runner and runtime library."""
     manifest = bundle.manifest
     target = manifest.target
-    bundle.extract(manifest.artifact.main, folder)
+    bundle.extract(manifest.artifact.main, folder / _ARTIFACT)
     samples = tuple(_write_inputs(bundle, folder, sample) for sample in range(len(manifest.golden.samples)))
     native = facts.runner == "native"
     job = Job(
         runtime=target.runtime.name,
-        artifact=Path(manifest.artifact.main).name,
+        artifact=f"{_ARTIFACT}/{Path(manifest.artifact.main).name}",
         samples=samples,
         outputs=manifest.signature.outputs,
         library=_add_native(folder, facts, manifest, options) if native else "",

@@ -213,3 +213,25 @@ def test_what_was_compiled_for_an_npu_is_refused_on_a_core_without_one(tmp_path:
     signature = tflite.open(str(path), {}).signature
     with pytest.raises(RuntimeError, match="no NPU is at hand"):
         micro_conformance.on_core("cortex-m55", "tflm-ethos-u", path, signature, [[np.zeros((1, 8, 8, 3), np.int8)]], tmp_path / "run")
+
+
+def semihosting(operation: int, *block: str) -> str:
+    """C that asks the emulator's host for something."""
+    asked = f"const uintptr_t block[] = {{{', '.join(block)}}};"
+    registers = f'register long r0 __asm__("r0") = {operation}; register const void *r1 __asm__("r1") = block;'
+    return f'{asked} {registers} __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");'
+
+
+@pytest.mark.slow
+@needs_emulator
+def test_firmware_reaches_nothing_of_this_machine(tmp_path: Path) -> None:
+    described = subprocess.run(["qemu-system-arm", "-help"], capture_output=True, text=True, check=False).stdout
+    if "-sandbox" in described:
+        command = f'static const char text[] = "touch {tmp_path}/made";'
+        result, _ = run(tmp_path, more=f"{command} {semihosting(0x12, '(uintptr_t)text', 'sizeof text - 1')}", name="system")
+        assert (result.status, (tmp_path / "made").exists()) == ("failed", False)
+    if os.geteuid() == 0:
+        (tmp_path / "mine").write_text("kept")
+        name = f'static const char text[] = "{tmp_path}/mine";'
+        run(tmp_path, more=f"{name} {semihosting(0x01, '(uintptr_t)text', '4', 'sizeof text - 1')}", name="open")
+        assert (tmp_path / "mine").read_text() == "kept"

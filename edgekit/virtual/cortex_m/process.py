@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgekit.errors import RunnerError
+from edgekit.virtual.cortex_m import confinement
 from edgekit.virtual.cortex_m.boards import Board, program
 from edgekit.virtual.cortex_m.build import INTERFACE, Firmware, tensor_bytes
 
@@ -53,7 +54,8 @@ class Running:
             talk = stack.enter_context((folder / "talk").open("w+b"))
             # one instruction is one nanosecond of the board's clock; no warp when the host is slow
             options = ["-nographic", "-monitor", "none", "-serial", "none", "-semihosting", "-icount", "shift=0"]
-            command = [emulator(), "-M", board.machine, *board.options, *options, "-kernel", str(firmware.elf)]
+            confined, confining = confinement.words(emulator(), folder)
+            command = [*confined, emulator(), "-M", board.machine, *board.options, *options, *confining, "-kernel", str(firmware.elf)]
             self._process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=talk, stderr=talk)
             stack.callback(self._kill)
             self._ticks, self.arena_bytes = self._greet(firmware)
