@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from edgekit import fingerprint
-from edgekit.errors import BundleError, ConversionError, UsageError
+from edgekit.errors import FULL, BundleError, ConversionError, EdgekitError, UsageError, first_line
 from edgekit.tensors import Array, Arrays, Signature
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -72,25 +72,32 @@ def open(reference: str, inputs: Shapes | None = None) -> Model:
 
     Raises `UsageError` for a reference that names nothing, `ConversionError` for a model that cannot be used.
     """
-    with _as_source():
+    with _as_source(reference):
         model: Model = _module_of(reference).open(reference, dict(inputs or {}))
     return model
 
 
 def session(model: Model) -> Session:
     """Make `model` ready to run here. Raises `ConversionError` when its weights cannot be read."""
-    with _as_source():
+    with _as_source(model.name):
         ready: Session = module(model.format).session(model)
     return ready
 
 
 @contextlib.contextmanager
-def _as_source() -> Iterator[None]:
-    """In a bundle a damaged package makes the bundle corrupt; as a source it is a model that cannot be used."""
+def _as_source(name: str) -> Iterator[None]:
+    """The seam to frameworks that read models: what they raise is a model that cannot be used. So is, as a source, what makes a bundle corrupt."""
     try:
         yield
     except BundleError as error:
         raise ConversionError(error.message, error.hint or "export or copy the model again") from error
+    except EdgekitError:
+        raise
+    except Exception as error:  # readers of formats raise what their parts raise
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
+        what = f"{name}: cannot be used as it is ({type(error).__name__}: {first_line(error)})"
+        raise ConversionError(what, "does it run in its own framework, with inputs of these shapes?") from error
 
 
 def _module_of(reference: str) -> ModuleType:

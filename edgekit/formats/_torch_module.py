@@ -64,12 +64,14 @@ def named_examples(examples: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def in_float32(module: Any, examples: Mapping[str, Any]) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
-    """The module and its examples with bfloat16 widened to float32, exactly: no runtime here computes in bfloat16."""
+    """The module and its examples with half precision widened to float32, exactly: a reference computes in float32, and targets narrow it again."""
     import torch
     import torch.utils._pytree as pytree
 
-    widened = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.float() if tensor.dtype == torch.bfloat16 else tensor, dict(examples))
-    narrow = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.dtype == torch.bfloat16]
+    halves = (torch.bfloat16, torch.float16)
+    widened = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.float() if tensor.dtype in halves else tensor, dict(examples))
+    narrow = [(name, tensor) for name, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.dtype in halves]
     if not narrow:
         return module, widened, ()
-    return module.float(), widened, (f"the model is in bfloat16 ({narrow[0]}): it is taken as float32",)
+    kind = str(narrow[0][1].dtype).removeprefix("torch.")
+    return module.float(), widened, (f"the model is in {kind} ({narrow[0][0]}): it is taken as float32",)

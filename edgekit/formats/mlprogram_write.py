@@ -138,7 +138,5 @@ def _operations(spec: Any) -> Iterator[Any]:
 def _manifest(data: Path) -> dict[str, Any]:
     entries = {"model.mlmodel": "Specification", "weights": "Weights"}
     ids = {name: str(uuid.uuid5(uuid.NAMESPACE_URL, f"{AUTHOR}/{name}")) for name in entries if (data / name).exists()}
-    items = {
-        ids[name]: {"author": AUTHOR, "description": f"CoreML Model {entries[name]}", "name": name, "path": f"{AUTHOR}/{name}"} for name in ids
-    }
+    items = {ids[name]: {"author": AUTHOR, "description": f"CoreML Model {entries[name]}", "name": name, "path": f"{AUTHOR}/{name}"} for name in ids}
     return {"fileFormatVersion": "1.0.0", "itemInfoEntries": items, "rootModelIdentifier": ids["model.mlmodel"]}

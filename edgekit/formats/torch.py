@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from edgekit.errors import ConversionError, require
-from edgekit.formats import Model, Session, Shapes
-from edgekit.formats._quiet import quiet
+from edgekit.formats import Model, Session, Shapes, _torch_archive, _torch_script
 from edgekit.formats._source import check_names, digest_of_files, fix_shapes
 from edgekit.formats._torch_module import argument_names, by_position, in_float32, named_examples, unwrapped
 from edgekit.formats._torch_program import (
@@ -39,7 +37,7 @@ def open(reference: str, inputs: Shapes) -> Model:
     Raises `ConversionError` for a file of weights alone, a damaged file, or a model in training mode.
     """
     path = Path(reference)
-    kind = _kind(path)
+    kind = _torch_archive.kind(path)
     if kind == "program":
         return _open_program(path, inputs)
     if kind == "script":
@@ -106,23 +104,6 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _kind(path: Path) -> str:
-    """`program`, `script`, or what else the file is."""
-    if not zipfile.is_zipfile(path):
-        return "not a PyTorch archive (a truncated file, or a pickle of an old PyTorch)"
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-    if any("/constants/opaque_obj" in name for name in names):
-        return "an exported program with pickled Python objects"
-    if any(name.endswith(("models/model.json", "serialized_exported_program.json")) for name in names):
-        return "program"
-    if any(name.endswith("/constants.pkl") for name in names):
-        return "script"
-    if any(name.endswith("/data.pkl") for name in names):
-        return "a pickle (weights alone, or a whole pickled module)"
-    return "a zip file that holds no PyTorch model"
-
-
 @contextlib.contextmanager
 def _no_pickled_code() -> Iterator[None]:
     """Where a part of an archive is no plain tensor, PyTorch's loader runs its pickle; a variable of PyTorch's own forbids that."""
@@ -146,11 +127,13 @@ def _open_program(path: Path, inputs: Shapes) -> Model:
         raise ConversionError(f"{path}: not a readable exported program ({_first_line(error)})", "export it again with this PyTorch") from error
     specs = input_specs(program)
     fixed, notices = fix_shapes(specs, inputs)
-    if fixed != specs:
-        flat = [_example(spec.name, None, spec.shape, spec.dtype) for spec in fixed]
-        args, kwargs = unflatten(program, flat)
-        program = export(program.module(), args, kwargs, path.name)
-    return _model(program, path.stem, digest_of_files(path), path=path, notices=notices, names=[s.name for s in specs], examples=fixed == specs)
+    module, _, widened = in_float32(program.module(), {})
+    if fixed == specs and not widened:
+        return _model(program, path.stem, digest_of_files(path), path=path, notices=notices, names=[s.name for s in specs], examples=True)
+    flat = [_example(spec.name, None, spec.shape, "float32" if widened and spec.dtype.endswith("float16") else spec.dtype) for spec in fixed]
+    args, kwargs = unflatten(program, flat)
+    program = export(module, args, kwargs, path.name)
+    return _model(program, path.stem, digest_of_files(path), path=path, notices=(*notices, *widened), names=[s.name for s in specs])
 
 
 def _open_script(path: Path, inputs: Shapes) -> Model:
@@ -165,45 +148,22 @@ def _open_script(path: Path, inputs: Shapes) -> Model:
 def _from_script(script: Any, examples: Any, inputs: Shapes, name: str, path: Path | None = None) -> Model:
     """A model of a TorchScript module, with sizes from `inputs` or from examples."""
     script, notices = _inference_mode(script)
-    names = [argument.name for argument in script.forward.schema.arguments][1:]
-    check_names(inputs, names)
-    given = named_examples(examples, names)
+    arguments = [argument.name for argument in script.forward.schema.arguments][1:]
+    check_names(inputs, arguments)
+    script, given, widened = in_float32(script, named_examples(examples, arguments))
+    names = _torch_script.inputs(script, (*inputs, *given))
     missing = next((argument for argument in names if argument not in inputs and argument not in given), None)
     if missing:
         raise ConversionError(f"{path or name}: TorchScript states no sizes; input {missing} is unknown", f"give --input {missing}=1x3x224x224")
-    flat = tuple(_example(argument, given.get(argument), inputs.get(argument)) for argument in names)
-    program = export(_script_as_program(script, flat, name).module(), flat, {}, name)
+    made = {argument: _example(argument, given.get(argument), inputs.get(argument)) for argument in names}
+    made, typed = _torch_script.settled_types(script, made, [argument for argument in names if argument not in given], name)
+    script, flat = _torch_script.of_inputs_alone(script, made), tuple(made.values())
+    program = export(_torch_script.as_program(script, flat, name).module(), flat, {}, name)
     digest = digest_of_files(path) if path else digest_of_program(program)
-    model = _model(program, name, digest, path=path, notices=notices, names=names)
-    _check_against_script(model, script, flat)
+    model = _model(program, name, digest, path=path, notices=(*notices, *widened, *typed), names=names)
+    ready = session(model)
+    _torch_script.check_equal(script, lambda values: list(ready.run(dict(zip(names, values, strict=True))).values()), flat, name)
     return model
-
-
-def _script_as_program(script: Any, flat: tuple[Any, ...], name: str) -> Any:
-    from torch._export.converter import TS2EPConverter  # the only reader of TorchScript control flow and attributes that PyTorch has
-
-    try:
-        with quiet():
-            return TS2EPConverter(script, flat).convert()
-    except Exception as error:  # tracing runs the model's own code
-        raise ConversionError(
-            f"{name}: TorchScript that cannot be turned into a static graph ({_first_line(error)})",
-            "give package.module:function that builds the original module",
-        ) from error
-
-
-def _check_against_script(model: Model, script: Any, flat: tuple[Any, ...]) -> None:
-    import numpy as np
-    import torch
-
-    with torch.no_grad():
-        wanted = [tensor.numpy() for tensor in flat_outputs(script(*flat))]
-    feeds = {spec.name: tensor.numpy() for spec, tensor in zip(model.signature.inputs, flat, strict=True)}
-    for (name, got), right in zip(session(model).run(feeds).items(), wanted, strict=True):
-        worst = float(np.abs(got.astype(np.float64) - right).max(initial=0))
-        if not worst <= 1e-4 * max(1.0, float(np.abs(right).max(initial=0))):
-            what = f"{model.name}: the TorchScript module and its static graph differ by {worst:.3g} in {name}"
-            raise ConversionError(what, "give package.module:function instead")
 
 
 def _model(
