@@ -57,16 +57,12 @@ def _resize(_view: View, operator: Operator) -> str | None:
     return "align corners together with half pixel centers is not taken" if both else None
 
 
-def _block(_view: View, operator: Operator) -> str | None:
-    return "block size 1" if operator.attributes.get("block_size", 2) < 2 else None
-
-
 _EXTRA: dict[str, Callable[[View, Operator], str | None]] = {
     "ADD": _broadcast,
     "MUL": _broadcast,
     "CAST": _cast,
     "GATHER": _gather,
     "RESIZE_BILINEAR": _resize,
-    "DEPTH_TO_SPACE": _block,
-    "SPACE_TO_DEPTH": _block,
+    "DEPTH_TO_SPACE": rules.block,
+    "SPACE_TO_DEPTH": rules.block,
 }

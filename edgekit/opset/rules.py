@@ -26,6 +26,11 @@ def refusal(view: View, operator: Operator, rule: Rule) -> str | None:
     return None
 
 
+def block(_view: View, operator: Operator) -> str | None:
+    """Why DEPTH_TO_SPACE and its inverse are refused by delegates that take larger blocks only, or None."""
+    return "block size 1" if operator.attributes.get("block_size", 2) < 2 else None
+
+
 def _version(view: View, operator: Operator, rule: Rule) -> str | None:
     version = operator.version
     if rule.exact_version and version != rule.exact_version:

@@ -27,10 +27,6 @@ def _pool(_view: View, operator: Operator) -> str | None:
     return None
 
 
-def _block(_view: View, operator: Operator) -> str | None:
-    return "block size 1" if operator.attributes.get("block_size", 2) < 2 else None
-
-
 def _strided_slice(_view: View, operator: Operator) -> str | None:
     strides = operator.attributes.get("constant_inputs", {}).get(3, ())
     return f"strides {list(strides)}, and it takes 1 only" if any(s != 1 for s in strides) else None
@@ -69,8 +65,8 @@ def _per_tensor(view: View, operator: Operator) -> str | None:
 _EXTRA: dict[str, Callable[[View, Operator], str | None]] = {
     "AVERAGE_POOL_2D": _pool,
     "MAX_POOL_2D": _pool,
-    "DEPTH_TO_SPACE": _block,
-    "SPACE_TO_DEPTH": _block,
+    "DEPTH_TO_SPACE": rules.block,
+    "SPACE_TO_DEPTH": rules.block,
     "STRIDED_SLICE": _strided_slice,
     "PAD": _pad,
     "FULLY_CONNECTED": _fully_connected,
