@@ -117,11 +117,13 @@ def settled(points: Iterable[Point], prefer: Prefer, tolerances: dict[str, Toler
 def choose(points: Sequence[Point], tolerances: dict[str, Tolerance], prefer: Prefer, skipped: dict[str, str] | None = None) -> Plan:
     """The best fidelity among the points that fit (`fidelity`), or the smallest of those within the profile's tolerance (`size`).
 
-    Ties on fidelity go to the smaller one. Points within the profile's tolerance come first; when none is, the most faithful that fits is
-    chosen, and the caller judges it. A point that the planned delegate would leave to the slow path is chosen only when nothing else fits.
+    Ties on fidelity go to the smaller one, and what another that fits beats in bytes and in fidelity is never chosen. Points within the profile's
+    tolerance come first; when none is, the most faithful that fits is chosen, and the caller judges it. A point that the planned delegate would leave
+    to the slow path is chosen only when nothing else fits.
     """
     fitting = [i for i, point in enumerate(points) if point.fits]
     fitting = [i for i in fitting if points[i].accelerated >= LEAST_ACCELERATED] or fitting
+    fitting = [i for i in fitting if not any(_beats(points[j], points[i]) for j in fitting)]
     good = [i for i in fitting if within(points[i], tolerances.get(points[i].candidate.precision))]
     if prefer == "size" and good:
         chosen = min(good, key=lambda i: (points[i].model_bytes, -points[i].fidelity_db))
@@ -130,6 +132,12 @@ def choose(points: Sequence[Point], tolerances: dict[str, Tolerance], prefer: Pr
     else:
         return Plan(tuple(points), None, prefer, skipped or {})
     return Plan(tuple(points), chosen, prefer, skipped or {})
+
+
+def _beats(one: Point, other: Point) -> bool:
+    """Whether `one` is as small and as faithful, and better in one of them."""
+    best = (one.model_bytes, -one.fidelity_db), (other.model_bytes, -other.fidelity_db)
+    return best[0] != best[1] and all(a <= b for a, b in zip(*best, strict=True))
 
 
 def within(point: Point, tolerance: Tolerance | None) -> bool:

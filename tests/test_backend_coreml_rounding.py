@@ -118,6 +118,31 @@ def kind(item: rounding.Stored) -> str:
     return how if item.mask is None else f"sparse {how}".strip()
 
 
+@pytest.mark.parametrize("recipe", [Recipe(16), Recipe(8), Recipe(6, table=True), Recipe(8, sparsity=0.5)])
+def test_a_weight_that_several_layers_read_is_stored_once(recipe: Recipe) -> None:
+    first, other = dense("a", "x", 64, 64, 1), dense("c", "b", 64, 64, 2)
+    again = step("linear", "b", "a", weight=first.constants["weight"], bias=other.constants["bias"])
+    made, _ = rounding.round_program(plan(first, again, other), samples(8, 64, 3), recipe)
+    np.testing.assert_array_equal(made[0].weight, made[1].weight)
+    assert not np.array_equal(made[0].weight, made[2].weight)
+    assert not np.array_equal(made[0].bias, made[1].bias)
+
+
+@pytest.mark.parametrize(("precision", "how"), [(Recipe(16), "half"), (Recipe(8), "steps"), (Recipe(6, table=True), "table")])
+def test_weights_of_recurrent_transposed_and_embedding_operators_are_rounded_to_nearest(precision: Recipe, how: str) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"lstm": ("weight_ih", (256, 48)), "conv_transpose": ("weight", (40, 16, 3, 3)), "gather": ("x", (100, 48))}
+    made = []
+    for kind_of, (parameter, shape) in shapes.items():
+        value = rng.normal(size=shape).astype(np.float32)
+        (item,) = rounding._taken(plan(step(kind_of, "a", "y", **{parameter: torch.from_numpy(value)})), precision)
+        made.append(item)
+        assert kind(item) == how and item.bias is None and item.weight.shape == shape
+        apart = {"half": 2e-3, "steps": 1 / 127, "table": 1 / 4}[how] * float(np.abs(value).max())
+        assert np.abs(item.weight - value).max() <= apart
+    assert [item.layer.axis for item in made] == [0, 1, 0]
+
+
 def test_half_makes_up_for_what_earlier_layers_lost() -> None:
     """The float layer reads w, the rounded one x = w + something that x itself foretells: rounded weights take back most of it."""
     rng = np.random.default_rng(4)

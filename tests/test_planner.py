@@ -31,6 +31,14 @@ def test_equal_fidelity_goes_to_the_smaller() -> None:
     assert planner.choose(points, {}, "fidelity").choice is points[1]
 
 
+@pytest.mark.parametrize("prefer", ["fidelity", "size"])
+def test_what_another_beats_in_bytes_and_in_fidelity_is_never_chosen(prefer: planner.Prefer) -> None:
+    points = [point("fp16", 1000, 25.0), point("w8", 1100, 24.0)]
+    tolerances = {"fp16": Tolerance(min_sqnr_db=30.0), "w8": Tolerance(min_sqnr_db=20.0)}
+    assert planner.choose(points, tolerances, prefer).choice is points[0]
+    assert planner.choose([points[0], point("w8", 900, 24.0)], tolerances, prefer).choice.candidate.precision == "w8"
+
+
 def test_prefer_size_takes_the_smallest_within_tolerance() -> None:
     points = [point("fp32", 4000, None), point("w8", 1000, 30.0), point("w8a8", 900, 25.0, top1=0.85), point("fp16", 2000, 70.0)]
     assert planner.choose(points, TOLERANCES, "size").choice is points[1]

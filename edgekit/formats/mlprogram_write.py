@@ -71,6 +71,13 @@ def save(model: Any, folder: Path, inputs: Sequence[str] = (), outputs: Sequence
     return folder
 
 
+def size_bytes(model: Any) -> int:
+    """What `save` would write of a converted model, but for the list of its files."""
+    spec, weights = model.get_spec(), Path(model.weights_dir or "", "weight.bin")
+    spec.description.metadata.Clear()
+    return int(spec.ByteSize()) + (weights.stat().st_size if model.weights_dir and weights.is_file() else 0)
+
+
 def load(folder: Path) -> Any:
     """The program of a package in coremltools' own form. Raises `ConversionError` when coremltools cannot read it."""
     ct = coremltools()

@@ -11,12 +11,13 @@ import pytest
 
 from edgekit import converters, formats, hops, target
 from edgekit.backends import Context, coreml
-from edgekit.formats import Model
+from edgekit.formats import Model, mlprogram
 from edgekit.formats import torch as torch_format
 from edgekit.planner import Candidate
 from edgekit.tensors import Arrays
 from tests.decibels import output_db
-from tests.zoo import table
+from tests.test_virtual_coreml_zoo import ONNX_NAMES, OUTPUTS
+from tests.zoo import fetch, table
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +31,8 @@ class Encoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, activation="gelu")
-        self.blocks, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(64, 10)
+        blocks = (nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, activation="gelu") for _ in range(2))
+        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(64, 10)
 
     def forward(self, x: Any) -> Any:
         return self.head(self.blocks(x).mean(1))
@@ -97,12 +98,16 @@ Bounds = dict[str, tuple[float, float]]
 
 ROWS: dict[str, tuple[Callable[[], tuple[Model, list[Arrays], list[Arrays]]], Bounds]] = {
     "efficientnet-lite0": (of_zoo("efficientnet-lite0", 12), {"fp16": (51, 9.5e6), "w8": (34, 4.9e6), "p6": (23, 3.8e6)}),
-    "mobilenet-v2": (of_zoo("mobilenet-v2", 8), {"fp16": (28, 1.0e6), "w8": (22, 0.65e6)}),
-    "basic-pitch": (of_zoo("basic-pitch-savedmodel", 4), {"fp32": (80, 3.1e5)}),  # its logarithm of powers is beyond half precision
+    "mobilenet-v2": (of_zoo("mobilenet-v2", 8), {"fp16": (28, 1.0e6), "w8": (22, 0.65e6), "p6": (13, 0.55e6)}),
+    "basic-pitch-savedmodel": (
+        of_zoo("basic-pitch-savedmodel", 4),
+        {"fp32": (80, 3.1e5), "fp16": (33, 2.6e5), "w8": (25, 2.3e5), "p6": (18, 2.15e5)},
+    ),
+    "basic-pitch-onnx": (of_zoo("basic-pitch-onnx", 4), {"fp32": (70, 4.6e5), "fp16": (33, 3.0e5), "w8": (25, 2.7e5), "p6": (18, 2.55e5)}),
     "selfie-segmentation": (of_zoo("selfie-segmentation", 4), {"fp16": (40, 3.5e5)}),  # LiteRT, over three hops
-    "encoder": (of_module(Encoder, (1, 12, 64)), {"fp16": (50, 2e5), "p6": (22, 1.3e5)}),
-    "lstm": (of_module(Recurrent, (10, 1, 24)), {"fp16": (50, 1.1e5)}),
-    "unet": (of_module(UNet, (1, 3, 32, 32)), {"fp16": (50, 1.6e5), "w8": (35, 1.1e5)}),
+    "encoder": (of_module(Encoder, (1, 12, 64)), {"fp16": (50, 1.8e5), "w8": (42, 1.15e5), "p6": (35, 0.95e5)}),
+    "lstm": (of_module(Recurrent, (10, 1, 24)), {"fp16": (60, 0.6e5), "w8": (48, 0.37e5), "p6": (42, 0.31e5)}),
+    "unet": (of_module(UNet, (1, 3, 32, 32)), {"fp16": (60, 1.2e5), "w8": (55, 0.7e5), "p6": (45, 0.58e5)}),
 }
 """Name -> how to make it, and for each precision the least SQNR in dB of its worst output and the most bytes.
 
@@ -123,10 +128,24 @@ def test_a_model_keeps_its_outputs(name: str, tmp_path: Path) -> None:
         got = hops.run(coreml.emulate(artifact), artifact.signature, judge)
         assert [spec.name for spec in artifact.signature.outputs] == [spec.name for spec in source.signature.outputs]
         worst = min(output_db(wanted, got, spec.name) for spec in source.signature.outputs)
-        if precision == "fp32":  # basic-pitch's own ONNX and LiteRT files differ by 1.6e-4 from each other
-            assert max(float(abs(w[s.name] - g[s.name]).max()) for w, g in zip(wanted, got, strict=True) for s in source.signature.outputs) <= 1e-4
+        if precision == "fp32":
+            assert off_its_authors_package(judge, got) <= 1e-5
         size = sum(path.stat().st_size for path in artifact.path.rglob("*") if path.is_file())
         assert worst >= least_db and size <= most_bytes, (precision, worst, size)
+
+
+def off_its_authors_package(samples: list[Arrays], got: list[Arrays]) -> float:
+    """How far basic-pitch's outputs are, at most, from those of its authors' float32 package. That is the right reference for a program in
+    single precision: runtimes that sum in another order differ by up to 3e-4 on these chords (the logarithm of what is next to nothing).
+    """
+    session = mlprogram.session(mlprogram.open(str(fetch.path("basic-pitch-mlpackage")), {}))
+    worst = 0.0
+    for sample, row in zip(samples, got, strict=True):
+        published = session.run({"input_2": next(iter(sample.values()))})
+        for name, own in OUTPUTS.items():
+            value = row[name] if name in row else row[ONNX_NAMES[name]]
+            worst = max(worst, float(np.abs(published[own] - value).max()))
+    return worst
 
 
 def converted(source: Model, folder: Path) -> Model:

@@ -13,6 +13,7 @@ from edgekit import formats
 from edgekit.backends import Artifact, Candidate, Context
 from edgekit.backends.coreml import activations, flexible, halfrange, images, program, rounding, stream
 from edgekit.backends.coreml.halfrange import Legal
+from edgekit.backends.coreml.layers import RECURRENT
 from edgekit.backends.coreml.rounding import Recipe, Stored
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, Session, mlprogram, mlprogram_write
@@ -153,11 +154,13 @@ class _Source:
         recipe = dataclasses.replace(recipe, method=candidate.rounding, kept=kept, grouped=recipe.grouped or (recipe.table and self.grouped))
         grids = self.grids() if candidate.precision == "w8a8" else {}
         stored, method = rounding.round_program(self.legal.plan, self.samples, recipe, grids, self.context.progress)
-        made = program.half(self.folder, self.deployment, stored, self.legal.changed, kept)
-        if any(not item.half for item in stored) or grids:
+        made = halves = program.half(self.folder, self.deployment, stored, self.legal.changed, kept)
+        if any(not item.half or item.layer.kind in RECURRENT for item in stored) or grids:
             read = {item.layer.layer: grids[item.layer.input] for item in stored if item.layer.input in grids}
             made = program.compressed(made, self.deployment, stored, read)
-        return self.finish(candidate, made, (*told, *_notices(stored, candidate, method)))
+        artifact = self.finish(candidate, made, (*told, *_notices(stored, candidate, method)))
+        saved = mlprogram_write.size_bytes(halves) - mlprogram_write.size_bytes(made)
+        return artifact if saved > 0 or candidate.precision == "fp16" else _not_smaller(artifact, saved)
 
     def stored(self, other: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Another shape as the package knows it, by its own names; images are [1, channels, height, width] there."""
@@ -193,6 +196,7 @@ def _notices(stored: list[Stored], candidate: Candidate, method: str) -> tuple[s
     plain = (nearest,) if method != candidate.rounding else ()
     if candidate.precision == "fp16":
         return plain
+    stored = [item for item in stored if item.bias is not None]
     small, pruned = sum(item.half for item in stored), [item for item in stored if item.mask is not None]
     few = sum(item.scales is not None and item.mask is None and item.bits == 8 for item in stored) if candidate.precision[:2] not in WHOLE else 0
     told = [f"{small} of {len(stored)} layers have few weights, which stay in half precision"] if small else []
@@ -201,6 +205,13 @@ def _notices(stored: list[Stored], candidate: Candidate, method: str) -> tuple[s
         zero = 1 - sum(item.mask.sum() for item in pruned if item.mask is not None) / sum(item.weight.size for item in pruned)
         told.append(f"{zero:.0%} of the weights of {len(pruned)} of {len(stored)} layers became zero")
     return (*plain, *told)
+
+
+def _not_smaller(artifact: Artifact, saved_bytes: int) -> Artifact:
+    """The same with a notice that half precision, `saved_bytes` (0 or less) beside it, is no larger."""
+    size = sum(path.stat().st_size for path in artifact.path.rglob("*") if path.is_file())
+    told = f"{artifact.candidate.precision} takes {size} bytes and fp16 {size + saved_bytes}: there is too little to compress, use --precision fp16"
+    return dataclasses.replace(artifact, notices=(*artifact.notices, told))
 
 
 def _as_given(model: Model, context: Context, own: str, candidate: Candidate) -> Artifact:

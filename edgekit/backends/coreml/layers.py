@@ -15,10 +15,14 @@ from edgekit.virtual.coreml.plan import Plan, Step
 KINDS = {"conv": "weight", "linear": "weight", "matmul": "y"}
 """Operators with a constant weight, and the parameter that holds it."""
 
+RECURRENT = dict.fromkeys(("lstm", "gru", "rnn"), ("weight_ih", "weight_hh", "weight_ih_back", "weight_hh_back"))
+TAKEN = {**RECURRENT, "conv_transpose": ("weight",), "gather": ("x",)}
+"""Operators with weights that are stored as those of layers are, but not rounded by data: recurrent ones, transposed ones, embeddings."""
+
 
 @dataclasses.dataclass(frozen=True)
 class MilLayer:
-    """A linear operator with a constant weight.
+    """An operator with a constant weight.
 
     `layer` is its own name, `name` its result's, `axis` the weight's output axis, `input` what it reads.
     """
@@ -60,6 +64,21 @@ def find(plan: Plan) -> list[MilLayer]:
             if layer:
                 found.append(layer)
     return found
+
+
+def find_taken(plan: Plan) -> list[MilLayer]:
+    """The weights of `TAKEN` operators of the main block, each as a layer that reads nothing."""
+    return [
+        MilLayer(place, step.operation.type, step.operation.outputs[0].name, step.operation.name, "", parameter, axis, 1)
+        for place, step in enumerate(plan.steps)
+        for axis in (1 if step.operation.type == "conv_transpose" else 0,)
+        for parameter in TAKEN.get(step.operation.type, ())
+        if _is_weight(step.constants.get(parameter))
+    ]
+
+
+def _is_weight(value: Any) -> bool:
+    return value is not None and value.is_floating_point() and value.dim() > 1
 
 
 def _describe(place: int, step: Step, parameter: str, read: str) -> MilLayer | None:

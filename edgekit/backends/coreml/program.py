@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgekit.backends.coreml.layers import KINDS
+from edgekit.backends.coreml.layers import KINDS, TAKEN
 from edgekit.backends.coreml.rounding import Stored
 from edgekit.errors import ConversionError
 from edgekit.formats import mlprogram_write
@@ -66,8 +66,9 @@ def compressed(model: Any, deployment: str, stored: Sequence[Stored], grids: Map
     program = mlprogram_write.program_of(model)
     operations = _by_name(program)
     for item in stored:
-        if not item.half:
-            _compress(program, operations[item.layer.layer], item)
+        operation = operations[item.layer.layer]
+        if not item.half or _real(operation, item).__name__ == "float32":
+            _compress(program, operation, item)
     quantized: dict[str, Any] = {}
     for name, chosen in grids.items():
         _quantize_input(program, operations[name], chosen, quantized)
@@ -111,14 +112,14 @@ def _scale_pixels(program: Any, name: str, spec: TensorSpec) -> None:
 
 
 def _by_name(program: Any) -> dict[str, Any]:
-    """Linear operators of the main block by their name in the float program."""
-    operations = [operation for operation in program.functions["main"].operations if operation.op_type in KINDS]
+    """Operators with weights of the main block by their name in the float program."""
+    operations = [operation for operation in program.functions["main"].operations if operation.op_type in KINDS or operation.op_type in TAKEN]
     return {operation.name.removesuffix(HALF_SUFFIX): operation for operation in operations}
 
 
 def _set_values(program: Any, operation: Any, item: Stored) -> None:
     values = {item.layer.parameter: item.weight}
-    if item.layer.kind != "matmul" and (operation.inputs.get("bias") is not None or item.bias.any()):
+    if item.bias is not None and item.layer.kind != "matmul" and (operation.inputs.get("bias") is not None or item.bias.any()):
         values["bias"] = item.bias
     _set_constants(program, operation, item.layer.name, values)
 
@@ -129,32 +130,44 @@ def _set_constants(program: Any, operation: Any, name: str, values: Mapping[str,
         operation.set_inputs(**made, type_inference=False)
 
 
+def _real(operation: Any, item: Stored) -> Any:
+    """The type of an operator's weight: half precision, and single for the recurrent operators that a half-precision program keeps so."""
+    import numpy as np
+    from coremltools.converters.mil.mil import types
+
+    return np.float32 if operation.inputs[item.layer.parameter].dtype == types.fp32 else np.float16
+
+
 def _compress(program: Any, operation: Any, item: Stored) -> None:
-    name = f"{item.layer.name}_{item.layer.parameter}_stored"
+    import numpy as np
+
+    name, real = f"{item.layer.name}_{item.layer.parameter}_stored", _real(operation, item)
     with program.functions["main"] as block:
         newer = block.opset_version.value >= mlprogram_write.coremltools().target.iOS18.value
         at = {"before_op": operation, "name": name}
-        if item.mask is not None:
+        if item.half:
+            made = _builder().constexpr_cast(source_val=item.weight.astype(np.float16), output_dtype="fp32", **at)
+        elif item.mask is not None:
             made = _sparse(item, newer, at)
         elif item.entries is not None:
-            made = _table(item, newer, at)
+            made = _table(item, newer, at, real)
         else:
-            made = _steps(item, newer, at)
+            made = _steps(item, newer, at, real)
         operation.set_inputs(**{item.layer.parameter: made}, type_inference=False)
 
 
-def _steps(item: Stored, newer: bool, at: dict[str, Any]) -> Any:
+def _steps(item: Stored, newer: bool, at: dict[str, Any], real: Any) -> Any:
     import numpy as np
 
     assert item.integers is not None and item.scales is not None
     if newer:
         kind = _small(f"int{item.bits}") if item.bits < 8 else np.int8
-        return _builder().constexpr_blockwise_shift_scale(data=item.integers.astype(np.int8).astype(kind), scale=_scales(item), **at)
+        return _builder().constexpr_blockwise_shift_scale(data=item.integers.astype(np.int8).astype(kind), scale=_scales(item).astype(real), **at)
     _refuse_newer(item.bits != 8, "4-bit steps")
     return _builder().constexpr_affine_dequantize(
         quantized_data=item.integers.astype(np.int8),
         zero_point=np.int8(0),
-        scale=item.scales[:, 0].astype(np.float16),
+        scale=item.scales[:, 0].astype(real),
         axis=np.int32(item.layer.axis),
         **at,
     )
@@ -170,16 +183,16 @@ def _scales(item: Stored) -> Any:
     return (item.scales.T if item.layer.axis else item.scales).astype(np.float16).reshape(shape)
 
 
-def _table(item: Stored, newer: bool, at: dict[str, Any]) -> Any:
+def _table(item: Stored, newer: bool, at: dict[str, Any], real: Any) -> Any:
     import numpy as np
 
     assert item.integers is not None and item.entries is not None
     bits = int(np.log2(item.entries.shape[1]))
     if newer:
-        return _builder().constexpr_lut_to_dense(indices=item.integers.astype(_small(f"uint{bits}")), lut=_tables(item), **at)
+        return _builder().constexpr_lut_to_dense(indices=item.integers.astype(_small(f"uint{bits}")), lut=_tables(item).astype(real), **at)
     _refuse_newer(len(item.entries) > 1, "several tables a layer")
     shape = np.array(item.integers.shape, np.uint32)
-    return _builder().constexpr_lut_to_dense(indices=_packed(item.integers, bits), lut=item.entries[0].astype(np.float16), shape=shape, **at)
+    return _builder().constexpr_lut_to_dense(indices=_packed(item.integers, bits), lut=item.entries[0].astype(real), shape=shape, **at)
 
 
 def _tables(item: Stored) -> Any:

@@ -5,6 +5,7 @@ it sees behind the layers rounded before it.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ BLOCKS = (32, 16, 24, 40, 20, 12)
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A layer as it will be stored. `weight` (in the program's layout) and `bias` are the real values.
+    """A layer as it will be stored. `weight` (in the program's layout) and `bias` (None: as it was) are the real values.
 
     `integers` with `scales` [outputs, blocks] (steps of `bits`) or `entries` [tables, count] (tables' values, `integers` their indices) say how,
     in the program's layout; without them the weight is in half precision. `mask`, of the same layout, says where a pruned weight is stored;
@@ -43,7 +44,7 @@ class Stored:
 
     layer: MilLayer
     weight: Array
-    bias: Array
+    bias: Array | None
     integers: Array | None = None
     scales: Array | None = None
     entries: Array | None = None
@@ -96,12 +97,16 @@ def _rounded(
 ) -> tuple[list[Stored], float]:
     """The layers, and how far the outputs of the samples that judge are off."""
     found = [layer for layer in layers.find(plan) if layer.layer not in recipe.kept]
-    method = recipe.method
+    readers = Counter(id(_weight(plan, layer)) for layer in found)
     twins = Twins(plan, samples, half=True, kept=recipe.kept)
-    made: list[Stored] = []
+    made = _taken(plan, recipe)
+    for item in made:
+        twins.change(item.layer, _constants(item))
     for number, layer in enumerate(found):
         progress(number, len(found), "rounding weights")
-        linear = layer.linear(plan.steps[layer.place])
+        linear, weight = layer.linear(plan.steps[layer.place]), _weight(plan, layer)
+        shared = readers[id(weight)] > 1 and recipe.method == "second-order"  # stored once, it is fitted to no reader alone
+        method = "bias" if shared else recipe.method
         split: tuple[Split, Split] | None = None
         if layer.input in grids:
             twins.read_through(layer, _on_grid(grids[layer.input]))
@@ -109,10 +114,22 @@ def _rounded(
             twins.advance(layer.place, plan)
             columns = stream.count(linear.weight.shape[1], twins.samples)
             split = twins.halves(layer, columns, second=method == "second-order")
-        made.append(_round(layer, linear, split, method, recipe, plan.steps[layer.place].constants[layer.parameter].shape))
+        made.append(_round(layer, linear, split, method, dataclasses.replace(recipe, method=method), weight.shape))
         twins.change(layer, _constants(made[-1]))
     twins.advance(len(plan.steps), plan)
     return made, twins.error(plan)
+
+
+def _taken(plan: Plan, recipe: Recipe) -> list[Stored]:
+    """The weights that are rounded to nearest, and never pruned: no data tells which of them matter."""
+    found = [layer for layer in layers.find_taken(plan) if layer.layer not in recipe.kept]
+    plain = dataclasses.replace(recipe, method="nearest", sparsity=0.0)
+    made = [_round(layer, layer.linear(plan.steps[layer.place]), None, "nearest", plain, _weight(plan, layer).shape) for layer in found]
+    return [dataclasses.replace(item, bias=None) for item in made]
+
+
+def _weight(plan: Plan, layer: MilLayer) -> Any:
+    return plan.steps[layer.place].constants[layer.parameter]
 
 
 def _on_grid(chosen: grid.Affine) -> Callable[[Any], Any]:
@@ -125,7 +142,7 @@ def _constants(stored: Stored) -> dict[str, Any]:
     import torch
 
     changed = {stored.layer.parameter: torch.from_numpy(stored.weight)}
-    return changed if stored.layer.kind == "matmul" else {**changed, "bias": torch.from_numpy(stored.bias)}
+    return changed if stored.bias is None or stored.layer.kind == "matmul" else {**changed, "bias": torch.from_numpy(stored.bias)}
 
 
 def _round(layer: MilLayer, linear: Layer, split: tuple[Split, Split] | None, method: str, recipe: Recipe, shape: Sequence[int]) -> Stored:
