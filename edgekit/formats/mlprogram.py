@@ -13,8 +13,8 @@ from edgekit.formats import Model
 from edgekit.graph import Graph
 from edgekit.opset import table
 from edgekit.tensors import Array, Arrays, Signature, TensorSpec
+from edgekit.virtual.coreml import listing, spec
 from edgekit.virtual.coreml import package as packages
-from edgekit.virtual.coreml import spec
 from edgekit.virtual.coreml.interpreter import Tap
 from edgekit.virtual.coreml.session import Session
 
@@ -67,9 +67,7 @@ class _Renamed:
 
 def graph(model: Model) -> Graph:
     """Operators of the package's program."""
-    from edgekit.virtual.coreml.listing import graph as listed
-
-    return listed(package_of(model))
+    return listing.graph(package_of(model))
 
 
 def package_of(model: Model) -> packages.Package:

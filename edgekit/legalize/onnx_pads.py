@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from edgekit.formats._onnx_graph import value_shape
+
 WINDOWS = ("Conv", "MaxPool", "AveragePool")
 
 
@@ -13,8 +15,6 @@ def write_out(proto: Any) -> None:
 
     Formulas: the ONNX operator schemas of Conv and ConvTranspose. `auto_pad=SAME_UPPER` is the padding that LiteRT has itself.
     """
-    from edgekit.formats._onnx_graph import value_shape
-
     graph = proto.graph
     shapes = {value.name: value_shape(value) for value in (*graph.input, *graph.value_info, *graph.output)}
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekit.quantize.rounding import BLOCK, inverse_factor
+from edgekit.quantize.rounding import BLOCK, inverse_factor, output_error
 from edgekit.tensors import Array
 
 BINS = 512
@@ -85,8 +85,6 @@ def second_order(weight: Array, entries: Array, second: Array) -> Array:
     the nearest entries.
     """
     import numpy as np
-
-    from edgekit.quantize.rounding import output_error
 
     order = np.argsort(-np.diagonal(second, axis1=1, axis2=2), axis=1, kind="stable")
     sorted_second = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from edgekit.formats import _onnx_view
 from edgekit.qdq import protos
 
 
@@ -48,8 +49,6 @@ def _keep(values: Any, kept: Sequence[Any]) -> None:
 
 def _is_scalar(proto: Any, index: int) -> bool:
     """Whether what a node gives is a single number without dimensions."""
-    from edgekit.formats import _onnx_view
-
     graph = _onnx_view.graph(proto, 0)
     names = set(proto.graph.node[index].output)
     return any(tensor.name in names and tensor.shape == () and not tensor.constant for tensor in graph.tensors)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgekit.backends.vitis.equalize import is_level
-from edgekit.backends.vitis.net import Net, Unit
+from edgekit.backends.vitis.net import Net, Unit, to_proto
 from edgekit.tensors import Array
 
 
@@ -106,8 +106,6 @@ def seen(net: Net, name: str, *, quantized: bool = True) -> str:
 def write(net: Net, units: Sequence[Unit], positions: Mapping[str, int], params: Mapping[tuple[str, int], Stored], metadata: dict[str, str]) -> Any:
     """The whole network as a QDQ `ModelProto`."""
     import onnx
-
-    from edgekit.backends.vitis.net import to_proto
 
     writer = Writer(net, positions, params)
     for name in net.inputs:

@@ -13,6 +13,7 @@ import msgspec
 
 from edgekit.tensors import Arrays
 from edgekit.virtual.coreml import spec
+from edgekit.virtual.coreml.constants import decode
 from edgekit.virtual.coreml.package import Package
 from edgekit.virtual.coreml.plan import Plan
 from edgekit.virtual.coreml.session import Session
@@ -176,8 +177,6 @@ def _shapes(block: spec.Block) -> list[Hazard]:
 
 def _infinite_constants(package: Package) -> list[Hazard]:
     import torch
-
-    from edgekit.virtual.coreml.constants import decode
 
     found = []
     for operation in package.program.block.operations:

@@ -12,7 +12,7 @@ from typing import Any
 from edgekit.errors import RunnerError
 from edgekit.virtual.coreml import spec
 from edgekit.virtual.coreml.constants import rounded
-from edgekit.virtual.coreml.plan import Plan, Step
+from edgekit.virtual.coreml.plan import TUPLES, Plan, Step
 
 Tap = Callable[[spec.Operation, spec.Named, Any, Any], None]
 """Called per result as tap(operation, output, computed, stored): the tensor before and after rounding to the stated type."""
@@ -77,8 +77,6 @@ def _results(step: Step, values: dict[str, Any], states: dict[str, Any], tap: Ta
 
 
 def _bound(name: str, items: tuple[Any, ...], values: dict[str, Any]) -> Any:
-    from edgekit.virtual.coreml.plan import TUPLES
-
     found = tuple(values[item] if isinstance(item, str) else item[0] for item in items)
     return found if name in TUPLES else found[0]
 
