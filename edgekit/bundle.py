@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from edgekit import preprocess
 from edgekit.errors import BundleError, UsageError
 from edgekit.manifest import SCHEMA, FileEntry, Manifest, golden_file, golden_spec
 from edgekit.tensors import Array, contradiction
@@ -231,6 +232,8 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         for spec in (*signature.inputs, *signature.outputs):
             if said := contradiction(spec):
                 yield said
+    if manifest.preprocess is not None and (said := preprocess.contradiction(manifest.preprocess)):
+        yield f"preprocess: {said}"
     folders = {folder for name in manifest.files for folder in PurePosixPath(name).parents if folder.parts}
     for name in manifest.files:
         if PurePosixPath(name) in folders:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -231,17 +232,22 @@ def _checked(values: dict[str, Any], origin: str) -> Preprocess:
         found = msgspec.convert(values, Preprocess)
     except msgspec.ValidationError as error:
         raise UsageError(f"{origin}: {error}", f"interpolation: {', '.join(INTERPOLATIONS)}; layout: NCHW, NHWC; order: RGB, BGR, GRAY") from error
+    if problem := contradiction(found):
+        raise UsageError(f"{origin}: {problem}", _EXAMPLES.get(problem.split()[0]))
+    return found
+
+
+def contradiction(found: Preprocess) -> str:
+    """What a preprocessing states that cannot be, in words; empty where all can."""
     sides = [side for size in (found.resize, found.crop) if size is not None for side in _pair(size)]
     problems = {
         "a size must be from 1 to 16384": any(not 1 <= side <= 16384 for side in sides),
         f"mean has {len(found.mean)} values, {found.order} has {found.channels} channels": len(found.mean) not in (1, found.channels),
         f"std has {len(found.std)} values, {found.order} has {found.channels} channels": len(found.std) not in (1, found.channels),
         "std must not be zero": 0 in found.std,
+        "scale, mean and std must be finite": not all(map(math.isfinite, (found.scale, *found.mean, *found.std))),
         "pad must be from 0 to 255": not 0 <= found.pad <= 255,
         "keep_aspect needs resize=WIDTHxHEIGHT": found.keep_aspect and not isinstance(found.resize, tuple),
         f"unknown dtype {found.dtype!r}": found.dtype not in ("", *DTYPES),
     }
-    for problem, holds in problems.items():
-        if holds:
-            raise UsageError(f"{origin}: {problem}", _EXAMPLES.get(problem.split()[0]))
-    return found
+    return next((problem for problem, holds in problems.items() if holds), "")

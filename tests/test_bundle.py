@@ -119,6 +119,8 @@ def test_a_newer_schema_is_told(written: Path) -> None:
         (("artifact", "main"), "artifact/other.tflite", "not among the files"),
         (("name",), "../../evil", "no name of a bundle"),
         (("name",), "a\x1b[2J", "no name of a bundle"),
+        (("preprocess",), {"dtype": "linux"}, "preprocess: unknown dtype 'linux'"),
+        (("preprocess",), {"std": [0.0]}, "preprocess: std must not be zero"),
         (("artifact", "main"), ".", "not among the files"),
         (("golden", "random"), 99, "99 of"),
         (("golden", "samples"), [], "no golden sample"),
