@@ -116,3 +116,64 @@ def test_tensorflow_after_the_htp_simulator_is_refused_not_loaded(monkeypatch):
     monkeypatch.delitem(sys.modules, "tensorflow")
     with pytest.raises(ConversionError, match="after the HTP simulator"):
         _tf.tensorflow()
+
+
+@pytest.fixture(scope="module")
+def ends():
+    """Functions of which only one can be packaged."""
+    import tensorflow as tf
+
+    class Ends(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="words")])
+        def text(self, words):
+            return {"length": tf.strings.length(words)}
+
+        @tf.function(input_signature=[tf.TensorSpec(None, tf.float32, name="x")])
+        def any_rank(self, x):
+            return {"y": x * 2}
+
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.float32, name="x")])
+        def product(self, x):
+            return {"y": tf.matmul(x, tf.ones([8, 2]))}
+
+    return Ends()
+
+
+def test_signatures_that_cannot_be_packaged_are_refused_by_input(tmp_path, ends):
+    import tensorflow as tf
+
+    tf.saved_model.save(ends, str(tmp_path / "net"), signatures={"text": ends.text, "any": ends.any_rank, "product": ends.product})
+    for key, shapes, words in (
+        ("text", {}, "words: is of type string"),
+        ("text", {"words": (1,)}, "words: is of type string"),
+        ("any", {}, "x: even the number of dimensions is unknown"),
+        ("product", {}, "dimensions 0, 1 are dynamic"),
+        ("product", {"x": (1, 9)}, "Dimensions must be equal, but are 9 and 8"),
+    ):
+        with pytest.raises(ConversionError, match=words):
+            formats.open(f"{tmp_path / 'net'}#{key}", shapes)
+    model = formats.open(f"{tmp_path / 'net'}#product", {"x": (3, 8)})
+    np.testing.assert_array_equal(formats.session(model).run({"x": np.ones((3, 8), np.float32)})["y"], np.full((3, 2), 8, np.float32))
+
+
+def test_the_only_signature_needs_no_name(tmp_path, ends):
+    import tensorflow as tf
+
+    tf.saved_model.save(ends, str(tmp_path / "net"), signatures={"predict": ends.product})
+    assert formats.open(str(tmp_path / "net"), {"x": (1, 8)}).name == "net"
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_class_of_ones_own_is_named(tmp_path, suffix):
+    import keras
+
+    class Doubled(keras.layers.Layer):
+        def call(self, x):
+            return x * 2
+
+    image = keras.Input((4,))
+    keras.Model(image, Doubled()(image)).save(tmp_path / f"net{suffix}")
+    with pytest.raises(ConversionError, match="built with the class Doubled, which only your code has") as error:
+        formats.open(str(tmp_path / f"net{suffix}"))
+    assert "package.module:function" in error.value.hint

@@ -13,7 +13,7 @@ from typing import Any
 from edgekit.errors import ConversionError, require
 from edgekit.formats._quiet import quiet
 from edgekit.formats._source import DYNAMIC, image_layout
-from edgekit.tensors import Array, Arrays, Signature, TensorSpec
+from edgekit.tensors import DTYPES, Array, Arrays, Signature, TensorSpec
 
 INPUT, OUTPUT = "edgekit_input", "edgekit_output"
 """Names of the frozen function's ends (`edgekit_input_0`, ...): converters find them by these, never by shape."""
@@ -59,13 +59,15 @@ def tensorflow() -> Any:
 
 
 def specs_of(tensors: Sequence[Any], names: Sequence[str]) -> tuple[TensorSpec, ...]:
-    """Specs of symbolic tensors; a dynamic size is -1. Raises `ConversionError` for an unknown rank."""
+    """Specs of symbolic tensors; a dynamic size is -1. Raises `ConversionError` for an unknown rank, and for text."""
     made = []
     for tensor, name in zip(tensors, names, strict=True):
-        if getattr(tensor.shape, "rank", len(tensor.shape)) is None:
+        dtype = getattr(tensor.dtype, "name", str(tensor.dtype))
+        if dtype not in DTYPES:
+            raise ConversionError(f"{name}: is of type {dtype}, and edgekit takes tensors of numpy's numeric types", "keep it outside the model")
+        if tensor.shape is None or (hasattr(tensor.shape, "rank") and tensor.shape.rank is None):
             raise ConversionError(f"{name}: even the number of dimensions is unknown", "export the model with static shapes")
         shape = tuple(DYNAMIC if size is None else int(size) for size in tensor.shape)
-        dtype = getattr(tensor.dtype, "name", str(tensor.dtype))
         made.append(TensorSpec(name, shape, dtype, layout=image_layout(shape, dtype, "NHWC")))
     return tuple(made)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,14 +126,22 @@ def _reason(error: Exception) -> str:
     text = str(error)
     if "lambda" in text.lower():
         return "it holds a Lambda layer, whose Python code edgekit does not run"
+    if own := _own_class(text):
+        return f"it is built with the class {own}, which only your code has"
     if "No model config" in text:
         return "it holds weights alone"
     return f"not a Keras model that can be loaded ({_first_line(error)})"
 
 
+def _own_class(text: str) -> str:
+    """The class that Keras does not know, by what it says of it; empty where that is not the trouble."""
+    found = re.search(r"(?:Could not locate (?:class|function)|Unknown [\w ]+:) '([^']+)'", text)
+    return found[1] if found else ""
+
+
 def _hint(error: Exception) -> str:
     text = str(error)
-    if "lambda" in text.lower() or "Could not locate" in text or "Unknown layer" in text:
+    if "lambda" in text.lower() or _own_class(text):
         return "give package.module:function that builds the model, with its own classes"
     return "save the whole model: model.save('model.keras')"
 

@@ -1,4 +1,4 @@
-"""TensorFlow SavedModel folders, old and new; `folder#signature` names a signature other than `serving_default`."""
+"""TensorFlow SavedModel folders, old and new; `folder#signature` names a signature where `serving_default` is not meant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open(reference: str, inputs: Shapes) -> Model:
     """
     folder, _, key = reference.partition("#")
     path = Path(folder)
-    graph_def, sources, results, inputs_specs = _frozen_graph(path, key or DEFAULT_SIGNATURE)
+    graph_def, sources, results, inputs_specs = _frozen_graph(path, key)
     _tf.check_inference_mode(graph_def, path.name)
     specs, notices = fix_shapes(inputs_specs, inputs)
     with quiet():
@@ -58,12 +58,14 @@ def _frozen_graph(path: Path, key: str) -> tuple[Any, dict[str, str], dict[str, 
             graph_def = convert_variables_to_constants_from_session_graph(running, graph.as_graph_def(), kept)
         except Exception as error:  # freezing raises as many
             hint = "keep tables and strings outside the model"
-            raise ConversionError(f"{path}: the signature {key} cannot be frozen ({_first_line(error)})", hint) from error
+            raise ConversionError(f"{path}: the signature {key or DEFAULT_SIGNATURE} cannot be frozen ({_first_line(error)})", hint) from error
         return graph_def, sources, results, specs
 
 
 def _signature(found: Any, key: str, path: Path) -> Any:
+    """The signature `key`; where none is named the default one, or the only one there is."""
     usable = [name for name, signature in found.items() if signature.inputs and signature.outputs]
+    key = key or (usable[0] if len(usable) == 1 else DEFAULT_SIGNATURE)
     if key not in usable:
         hint = f"{close_match(key, usable)}; give {path}#SIGNATURE" if usable else "save the model with a serving signature"
         raise UsageError(f"{path}: no signature is called {key!r}", hint)
