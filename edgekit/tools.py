@@ -79,6 +79,11 @@ def python(name: str) -> Path:
     return _interpreter(Path(found.folder))
 
 
+def is_newest(name: str) -> bool:
+    """Whether the installed tool is of the best pinned set there is."""
+    return _status(_known(name)).requirements == next(iter(TOOLS[name].values()))
+
+
 def install(name: str, interpreter: Path | None = None) -> Status:
     """Make the tool's environment; one that is already there with the same pins is kept.
 

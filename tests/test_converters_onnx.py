@@ -131,3 +131,23 @@ def test_an_operator_that_onnx2tf_does_not_know_is_named(tmp_path, onnx2tf):
     with pytest.raises(ConversionError, match="Det in layer") as error:
         onnx_to_litert.convert(_opened(tmp_path, text), tmp_path)
     assert "\n" not in error.value.message
+
+
+RESIZES = """
+<ir_version: 8, opset_import: ["" : 19]>
+net (float[1,2,6,8] x) => (float[1,2,9,12] above, float[1,2,12,16] below, float[1,2,3,4] smooth)
+<float[4] more = {1, 1, 1.5, 1.5}, float[4] twice = {1, 1, 2, 2}, float[4] half = {1, 1, 0.5, 0.5}> {
+  above = Resize<mode = "nearest">(x, , more)
+  below = Resize<mode = "nearest", nearest_mode = "floor">(x, , twice)
+  smooth = Resize<mode = "linear", antialias = 1>(x, , half)
+}
+"""
+
+
+@pytest.mark.slow
+def test_resizes_that_litert_lacks_become_what_it_has(tmp_path, onnx2tf):
+    onnx.save(parser.parse_model(RESIZES), tmp_path / "net.onnx")
+    model = formats.in_float32(formats.open(str(tmp_path / "net.onnx")))
+    made = onnx_to_litert.convert(model, tmp_path)
+    assert any("resize-nearest" in notice for notice in made.notices)
+    _check(model, made)

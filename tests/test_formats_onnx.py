@@ -175,3 +175,52 @@ def test_preparation_folds_and_proves_itself(tmp_path):
     prepared = onnx_prepare.prepare(formats.open(str(tmp_path / "net.onnx"), {"image": (1, 1, 6, 8)}))
     assert not {"Shape", "Gather", "Concat"} & {node.op_type for node in prepared.model.handle.graph.node}
     assert prepared.model.handle.opset_import[0].version == onnx_prepare.OPSET
+
+
+def test_what_is_newer_than_onnx_reads_is_told_by_number(tmp_path):
+    path = _save(tmp_path, TWO_OUTPUTS)
+    for change in (lambda proto: setattr(proto, "ir_version", 99), lambda proto: setattr(proto.opset_import[0], "version", 99)):
+        proto = parser.parse_model(TWO_OUTPUTS)
+        change(proto)
+        onnx.save(proto, path)
+        with pytest.raises(ConversionError, match=r"99 is newer than the installed onnx reads"):
+            formats.open(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "body"),
+    [
+        ("NonZero", "float", "places = NonZero(x)\n y = Cast<to = 1>(places)"),
+        (
+            "NonMaxSuppression",
+            "int64",
+            "boxes = Reshape(x, box)\n scores = ReduceMax<axes = [2]>(boxes)\n s = Reshape(scores, score)\n y = NonMaxSuppression(boxes, s, most)",
+        ),
+    ],
+)
+def test_an_output_as_long_as_the_values_make_it_is_refused_by_operator(tmp_path, kind, dtype, body):
+    constants = "<int64[3] box = {1,2,4}, int64[3] score = {1,1,2}, int64 most = {3}>"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> net (float[2,4] x) => ({dtype}[a,b] y) {constants} {{ {body} }}'
+    with pytest.raises(ConversionError, match=rf"size of the output y depends on values: {kind}"):
+        formats.open(_save(tmp_path, text))
+
+
+def test_half_precision_is_widened_exactly_where_a_reference_is_made(tmp_path):
+    weights = np.random.RandomState(0).randn(4, 3).astype(np.float16)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Constant", [], ["one"], value=numpy_helper.from_array(np.float16(1.5), "v")),
+        helper.make_node("Cast", ["count"], ["c"], to=TensorProto.FLOAT16),
+        helper.make_node("Add", ["h", "one"], ["a"]),
+        helper.make_node("Mul", ["a", "c"], ["y"]),
+    ]
+    half = TensorProto.FLOAT16
+    ends = [helper.make_tensor_value_info(*end) for end in (("x", half, [1, 4]), ("count", TensorProto.INT64, [1]), ("y", half, [1, 3]))]
+    graph = helper.make_graph(nodes, "g", ends[:2], ends[2:], [numpy_helper.from_array(weights, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx")
+    model = formats.in_float32(formats.open(str(tmp_path / "net.onnx")))
+    assert [s.dtype for s in (*model.signature.inputs, *model.signature.outputs)] == ["float32", "int64", "float32"]
+    assert "half precision" in model.notices[-1]
+    x = np.random.RandomState(1).randn(1, 4).astype(np.float32)
+    got = formats.session(model).run({"x": x, "count": np.array([2])})["y"]
+    np.testing.assert_allclose(got, (x @ weights.astype(np.float32) + 1.5) * 2, rtol=1e-6)

@@ -20,7 +20,7 @@ from edgekit.converters import _litert_result, _tflite_edges
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, onnx, tflite, tflite_flatbuffer
 from edgekit.formats._onnx_graph import graphs, layer
-from edgekit.legalize import onnx_prepare
+from edgekit.legalize import onnx_litert, onnx_prepare
 from edgekit.legalize.onnx_prepare import Prepared
 from edgekit.tensors import Array, TensorSpec
 
@@ -39,7 +39,7 @@ def convert(model: Model, workdir: Path) -> Model:
     Raises `MissingPackageError` when onnx2tf is not installed, `ConversionError` naming the operator that cannot be converted.
     """
     python = tools.python("onnx2tf")
-    prepared = onnx_prepare.prepare(model)
+    prepared = onnx_litert.legalize(onnx_prepare.prepare(model))
     check_operators(prepared.model.handle, model.name)
     with tempfile.TemporaryDirectory(dir=workdir) as folder:
         made = _run(python, prepared, Path(folder))
@@ -58,7 +58,7 @@ def check_operators(proto: Any, name: str) -> None:
                 what = f"{name}: custom operator {node.domain}::{node.op_type} in layer {layer(node)} has no counterpart in LiteRT"
                 raise ConversionError(what, "export the model from standard ONNX operators, without the runtime's own fusions")
             if node.op_type in _CONTROL_FLOW:
-                what = f"{name}: control flow ({node.op_type} in layer {layer(node)}) depends on values and cannot be resolved"
+                what = f"{name}: control flow ({node.op_type} in layer {layer(node)}) is left when all that is constant is folded"
                 raise ConversionError(what, "export one branch, or unroll the loop")
 
 
@@ -78,7 +78,8 @@ def _run(python: Path, prepared: Prepared, folder: Path) -> Path:
     made = result / "model_float32.tflite"
     if done.returncode != 0 or not made.is_file():
         what = f"{prepared.model.name}: onnx2tf failed: {_reason(done.stdout + done.stderr, prepared.model.handle)}"
-        raise ConversionError(what, "replace that operator; on Python 3.12 or newer edgekit tools installs a newer onnx2tf that converts more")
+        newer = "" if tools.is_newest("onnx2tf") else "; with a Python 3.12 here, 'edgekit tools install onnx2tf' makes one that converts more"
+        raise ConversionError(what, f"replace that operator, or keep it outside the model{newer}")
     return made
 
 

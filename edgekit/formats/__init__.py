@@ -77,6 +77,14 @@ def open(reference: str, inputs: Shapes | None = None) -> Model:
     return model
 
 
+def in_float32(model: Model) -> Model:
+    """What a float reference is made of: an ONNX model with its half precision widened (other formats widen it as they open), else itself."""
+    if model.format != "onnx":
+        return model
+    wide: Model = module(model.format).in_float32(model)
+    return wide
+
+
 def session(model: Model) -> Session:
     """Make `model` ready to run here. Raises `ConversionError` when its weights cannot be read."""
     with _as_source(model.name):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgekit.errors import ConversionError
@@ -97,6 +97,26 @@ def refuse_custom(proto: Any, name: str) -> None:
                     f"{name}: custom operator {node.domain}::{node.op_type} in layer {layer(node)}",
                     "export the model without it, from standard ONNX operators",
                 )
+
+
+_OF_VALUES = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
+"""Operators whose result is as long as the values make it."""
+
+
+def refuse_open_results(proto: Any, outputs: Sequence[str]) -> None:
+    """Raise `ConversionError` where one of the `outputs`, whose sizes are unknown, comes from an operator whose result's size depends on values."""
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    for output in outputs:
+        waiting, seen = [output], set[str]()
+        while waiting:
+            node = makers.get(waiting.pop())
+            if node is None or node.output[0] in seen:
+                continue
+            if node.op_type in _OF_VALUES:
+                what = f"the size of the output {output} depends on values: {node.op_type} in layer {layer(node)} decides it"
+                raise ConversionError(what, "end the model before that operator and do its work in the app, on outputs of fixed size")
+            seen.add(node.output[0])
+            waiting += node.input
 
 
 def switch_to_inference(proto: Any, name: str) -> tuple[str, ...]:

@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from edgekit.errors import ConversionError, UsageError, first_line, require
 from edgekit.formats import Model, Session, Shapes, _onnx_view
-from edgekit.formats._onnx_graph import element_type, name_all_axes, refuse_custom, switch_to_inference, tensors, value_shape
+from edgekit.formats._onnx_graph import element_type, name_all_axes, refuse_custom, refuse_open_results, switch_to_inference, tensors, value_shape
+from edgekit.formats._onnx_width import widened
 from edgekit.formats._source import DYNAMIC, digest_of_files, fix_shapes, image_layout
 from edgekit.graph import Graph
 from edgekit.tensors import Array, Arrays, Signature, TensorSpec
@@ -40,6 +43,7 @@ def open(reference: str, inputs: Shapes) -> Model:
 
 def from_proto(proto: Any, name: str, digest: str, inputs: Shapes, path: Path | None = None) -> Model:
     """A model of a `ModelProto` in memory. Raises `ConversionError` as `open`."""
+    _refuse_newer(proto, name)
     proto = _checked(proto, name)
     refuse_custom(proto, name)
     name_all_axes(proto)
@@ -48,6 +52,20 @@ def from_proto(proto: Any, name: str, digest: str, inputs: Shapes, path: Path | 
     _set_input_shapes(proto, specs)
     handle = _inferred(proto)
     return Model("onnx", name, Signature(specs, _output_specs(handle, specs)), digest, path, handle, (*notices, *more))
+
+
+def in_float32(model: Model) -> Model:
+    """The model with its half precision widened, exactly; itself where it has none."""
+    wide = widened(model.handle)
+    if wide is model.handle:
+        return model
+    inputs, outputs = (tuple(map(_in_float32, specs)) for specs in (model.signature.inputs, model.signature.outputs))
+    notice = "the model is in half precision: it is taken as float32"
+    return dataclasses.replace(model, handle=_inferred(wide), signature=Signature(inputs, outputs), notices=(*model.notices, notice))
+
+
+def _in_float32(spec: TensorSpec) -> TensorSpec:
+    return msgspec.structs.replace(spec, dtype="float32") if spec.dtype == "float16" else spec
 
 
 def session(model: Model) -> Session:
@@ -132,6 +150,17 @@ def _number(entries: dict[str, str], key: str) -> int:
     if not text.isdigit():
         raise ConversionError(f"external data with the {key} {text!r}")
     return int(text)
+
+
+def _refuse_newer(proto: Any, name: str) -> None:
+    import onnx
+
+    known = onnx.defs.onnx_opset_version()
+    newest = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if proto.ir_version > onnx.IR_VERSION or newest > known:
+        what = f"IR version {proto.ir_version}" if proto.ir_version > onnx.IR_VERSION else f"operator set {newest}"
+        limits = f"IR version {onnx.IR_VERSION} and operator set {known}"
+        raise ConversionError(f"{name}: {what} is newer than the installed onnx reads ({limits})", f"export it with operator set {min(known, 17)}")
 
 
 def _checked(proto: Any, name: str) -> Any:
@@ -222,6 +251,7 @@ def _output_specs(proto: Any, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec,
 
     shapes = {value.name: value_shape(value) for value in proto.graph.output}
     if any(shape is None or DYNAMIC in shape for shape in shapes.values()):
+        refuse_open_results(proto, [name for name, shape in shapes.items() if shape is None or DYNAMIC in shape])
         runner = _runtime_session(proto, proto.graph.name or "the model")
         values = runner.run(list(shapes), {spec.name: np.zeros(spec.shape, spec.dtype) for spec in inputs})
         shapes = {name: tuple(value.shape) for name, value in zip(shapes, values, strict=True)}

@@ -14,7 +14,7 @@ from edgekit import formats
 from edgekit.errors import ConversionError, first_line, require
 from edgekit.formats import Model, onnx
 from edgekit.formats._onnx_graph import graphs, rename_values
-from edgekit.legalize import onnx_pads
+from edgekit.legalize import onnx_pads, onnx_upsample
 from edgekit.tensors import Array, Signature, TensorSpec
 
 OPSET = 17
@@ -71,7 +71,10 @@ def _raised(proto: Any) -> tuple[Any, tuple[str, ...]]:
     if version >= OPSET:
         return proto, ()
     try:
-        return onnx.version_converter.convert_version(proto, OPSET), ()
+        raised = onnx.version_converter.convert_version(proto, OPSET)
+        if version <= 10:
+            onnx_upsample.as_it_was(raised)
+        return raised, ()
     except Exception:  # an operator without an adapter: the converter may still read the old form
         return proto, (f"opset {version} could not be raised to {OPSET}: kept",)
 

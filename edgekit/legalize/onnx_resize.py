@@ -21,6 +21,7 @@ def neighbors(count: int, result: int, scale: float, place: str, how: str) -> tu
         "asymmetric": lambda x: x / scale,
         "half_pixel": lambda x: (x + 0.5) / scale - 0.5,
         "pytorch_half_pixel": lambda x: (x + 0.5) / scale - 0.5 if result > 1 else 0.0,
+        "half_pixel_symmetric": lambda x: (1 - result / (scale * count)) * count / 2 + (x + 0.5) / scale - 0.5,
         "align_corners": lambda x: x * (count - 1) / (result - 1) if result > 1 else 0.0,
         "tf_half_pixel_for_nn": lambda x: (x + 0.5) / scale,
     }
@@ -118,6 +119,14 @@ def _interpolated(op: Any, x: Any, out: Any) -> Any:
     return result
 
 
+def _rarely_known(op: Any, x: Any, out: Any) -> Any:
+    """As products where the form is one that few runtimes know."""
+    node = out.producer()
+    rare = attribute(node, "antialias", 0) or attribute(node, "exclude_outside", 0)
+    symmetric = attribute(node, "coordinate_transformation_mode", "half_pixel") == "half_pixel_symmetric"
+    return _interpolated(op, x, out) if rare or symmetric else None
+
+
 def interpolation(node: Any, count: int, result: int, scale: float) -> Array:
     """What each of `count` places gives to each of `result` places, [count, result]: the operator's own answer for each place alone."""
     import numpy as np
@@ -137,14 +146,14 @@ def interpolation(node: Any, count: int, result: int, scale: float) -> Array:
     return found
 
 
-RULES = (
+NEAREST = (
     _rule("resize-axes", _plain, "the target takes sizes of all axes"),
     _rule("resize-nearest", _exact, "the target takes other neighbors for this form", "Gather"),
-    _rule(
-        "resize-interpolation",
-        _interpolated,
-        "the target interpolates this form otherwise: a product with the weights of each axis",
-        "MatMul",
-        "Transpose",
-    ),
 )
+
+_PRODUCTS = "the target interpolates this form otherwise: a product with the weights of each axis"
+
+RULES = (*NEAREST, _rule("resize-interpolation", _interpolated, _PRODUCTS, "MatMul", "Transpose"))
+
+RARE = (*NEAREST, _rule("resize-interpolation", _rarely_known, _PRODUCTS, "MatMul", "Transpose"))
+"""For a target that takes linear and cubic interpolation in all but rare forms."""

@@ -154,9 +154,7 @@ def _convolution_needs_crop(
     return transposed and _transposed_needs_crop(x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
-def _convolution(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
-) -> Any:
+def _convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int) -> Any:
     del transposed
     return transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation)
 

@@ -134,4 +134,3 @@ def _rules_of(delegate: str) -> Callable[[View, Operator], str | None]:
         return rules.by_table
     refusal: Callable[[View, Operator], str | None] = importlib.import_module(f"edgekit.opset.{delegate}").refusal
     return refusal
-

@@ -67,7 +67,7 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
         return _repeat(repeat)
     progress(0, 0, "opening the model")
     with _no_collection(), fingerprint.recording(*filter(None, (reference, options.calibration))):
-        source = formats.open(reference, options.inputs)
+        source = formats.in_float32(formats.open(reference, options.inputs))
         place = _place(options, options.name or source.name, target)
         edge = pixels.edge(source.signature, options.preprocess) if options.io == "image" else None
         data = samples.load(options.calibration, source.signature, options.preprocess, edge)

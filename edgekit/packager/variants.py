@@ -38,7 +38,7 @@ def verified(job: Job, reference: str, best: Built) -> Built:
 
 
 def _agreement(job: Job, reference: str, best: Built, other: dict[str, tuple[int, ...]], label: str) -> str:
-    source = formats.open(reference, {**job.options.inputs, **other})
+    source = formats.in_float32(formats.open(reference, {**job.options.inputs, **other}))
     edge = Signature(tuple(_at(spec, now) for spec, now in zip(best.artifact.signature.inputs, source.signature.inputs, strict=True)), ())
     samples = calibration.random_samples(edge, SAMPLES, SEED)
     wanted = hops.run(formats.session(source), source.signature, samples)

@@ -24,7 +24,6 @@ BEYOND_MASK = 16.0
 """How far past the data a mask still reaches: exp(-16) is 1e-7, nothing in 16 bits."""
 
 
-
 class Stream:
     """All samples at one place of the graph: behind the nodes run so far, with the values that later nodes read.
 

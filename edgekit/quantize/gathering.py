@@ -21,7 +21,6 @@ Split = tuple[Moments, Moments]
 """Of the samples that teach, and of those held out (the same where there are too few)."""
 
 
-
 def columns_a_sample(k: int, samples: int) -> int:
     """How many input columns of `k` values to look at in each sample."""
     return math.ceil(min(max(8 * k, COLUMNS[0]), COLUMNS[1]) / samples)

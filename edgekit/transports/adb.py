@@ -146,4 +146,3 @@ class AdbLink:
             channel.send_command("sync:")
             channel.check_okay()
             yield channel
-

@@ -100,4 +100,3 @@ def last_line(text: str) -> str:
     """The last line that says something, shortened: what to quote of a device's talk."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
-

@@ -95,9 +95,7 @@ def _clipped(value: Any) -> Any:
 
 
 def _same_outputs(first: Plan, second: Plan, samples: Sequence[Mapping[str, Any]]) -> bool:
-    return all(
-        a.equal(b) for sample in samples for a, b in zip(interpreter.run(first, sample, {}), interpreter.run(second, sample, {}), strict=True)
-    )
+    return all(a.equal(b) for sample in samples for a, b in zip(interpreter.run(first, sample, {}), interpreter.run(second, sample, {}), strict=True))
 
 
 def _with_readers(plan: Plan, results: set[str]) -> frozenset[str]:

@@ -23,6 +23,7 @@ HELD_OUT = 4
 MEMORY_BYTES = 600_000_000
 """Live activations of both programs over all samples; fewer samples are used where they would take more."""
 
+
 class Twins:
     """Both programs at one place. `half` rounds every result of the rounded one to half precision, but those of the operators `kept`."""
 

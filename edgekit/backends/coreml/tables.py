@@ -54,4 +54,3 @@ def best(values: Array, weights: Array, bits: int) -> Array:
     entries = np.unique(half(palette.table(values, weights, 2**bits)))
     found: Array = np.concatenate([entries, np.full(2**bits - len(entries), entries[-1])])
     return found
-

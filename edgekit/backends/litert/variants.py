@@ -63,7 +63,13 @@ def best(opened: Source, candidate: Candidate) -> Built:
     plain = _stock(opened, candidate, policy)
     if plain is not None and plain.sqnr_db > ours.sqnr_db and len(plain.content) <= len(ours.content):
         better = f"{plain.sqnr_db:.1f} dB against {ours.sqnr_db:.1f} dB on the calibration samples"
-        return dataclasses.replace(plain, notices=(*joined, f"rounding and ranges are the stock quantizer's own, which did better here: {better}",))
+        return dataclasses.replace(
+            plain,
+            notices=(
+                *joined,
+                f"rounding and ranges are the stock quantizer's own, which did better here: {better}",
+            ),
+        )
     return dataclasses.replace(ours, notices=(*joined, *equalizing, *improved.notices, *ours.notices))
 
 

@@ -67,9 +67,7 @@ class Hazard(msgspec.Struct, frozen=True):
         return f"{self.operator} {self.layer}: {WORDS[self.kind]}; {self.value:g}{share}"
 
 
-def hazards(
-    package: Package, samples: Iterable[Arrays], plan: Plan | None = None, underflow_share: float = UNDERFLOW_SHARE
-) -> tuple[Hazard, ...]:
+def hazards(package: Package, samples: Iterable[Arrays], plan: Plan | None = None, underflow_share: float = UNDERFLOW_SHARE) -> tuple[Hazard, ...]:
     """What a program's shapes, constants and values on `samples` put at risk, in the program's order, one finding per kind and operator result.
 
     `plan` is run in place of the package's own: the same operators with other constants. An underflow is found from `underflow_share` on.

@@ -127,4 +127,3 @@ def _digest(root: Path, board: Board) -> str:
         stat = source.stat()
         found.update(repr((str(source), stat.st_size, stat.st_mtime_ns)).encode())
     return found.hexdigest()[:16]
-

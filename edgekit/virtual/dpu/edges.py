@@ -38,9 +38,7 @@ def float_operator(proto: Any, node: Any, given: Sequence[str], outputs: Sequenc
 
     ort = require("onnxruntime", extra="onnx", purpose="running the operators that stay on the CPU")
     kinds = {value.name: value.type.tensor_type.elem_type for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)}
-    ends = [
-        [onnx.helper.make_tensor_value_info(name, kinds.get(name, onnx.TensorProto.FLOAT), None) for name in names] for names in (given, outputs)
-    ]
+    ends = [[onnx.helper.make_tensor_value_info(name, kinds.get(name, onnx.TensorProto.FLOAT), None) for name in names] for names in (given, outputs)]
     stored = [onnx.numpy_helper.from_array(constants[name], name) for name in dict.fromkeys(node.input) if name in constants]
     model = onnx.helper.make_model(
         onnx.helper.make_graph([node], "cpu", *ends, stored), opset_imports=list(proto.opset_import), ir_version=proto.ir_version

@@ -139,4 +139,3 @@ def bilinear_double(values: Array, half_pixel: bool) -> Array:
         even, odd = (3 * found + before, 3 * found + after) if half_pixel else (4 * found, 2 * found + 2 * after)
         found = np.stack((even, odd), axis=axis + 1).reshape(*found.shape[:axis], 2 * size, *found.shape[axis + 1 :])
     return found
-

@@ -87,9 +87,7 @@ def _dense(kind: str, name: str, operands: Sequence[Operand | Array | None], *, 
     bound = kernels.weight_bound(columns, 1)
     dtype = product_type(bound)
     ready = columns.astype(dtype)
-    linear = Accumulated(
-        kind, name, (data.name,), data.position + weight.position, bound, lambda arrays: np.matmul(arrays[0].astype(dtype), ready)
-    )
+    linear = Accumulated(kind, name, (data.name,), data.position + weight.position, bound, lambda arrays: np.matmul(arrays[0].astype(dtype), ready))
     return _with_bias(linear, optional(operands, 2), (-1,))
 
 
