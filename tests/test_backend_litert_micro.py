@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from edgekit.backends.litert_micro import resolver
 from edgekit.budget import Limits, memory, tflm_scratch
 from edgekit.embed import tflm as firmware
 from edgekit.errors import ConversionError, UsageError
-from edgekit.formats import tflite, tflm
+from edgekit.formats import tflite, tflm, tflm_arena
 from tests import micro_nets
 from tests.micro_nets import before_the_sigmoid
 from tests.tflite_build import Net
@@ -104,9 +106,31 @@ def test_the_arena_holds_what_planning_takes_of_many_small_tensors(tmp_path: Pat
     used, needed = tflm.Interpreter(path, signature).arena_bytes(), tflm.arena_bytes(path, signature)
     assert needed > used
     tflm.Interpreter(path, signature, arena_bytes=needed)
-    for less in (used, needed - tflm.STEP_BYTES):
+    for less in (used, needed - tflm_arena.STEP_BYTES):
         with pytest.raises(ConversionError):
             tflm.Interpreter(path, signature, arena_bytes=less)
+
+
+def test_an_arena_that_ends_the_process_is_too_small_and_no_more(tmp_path: Path) -> None:
+    """Dense layers with a scale for each channel write multipliers into what the allocator gives, also where that is nothing."""
+    rng, net, depth = np.random.default_rng(2), Net(), 96
+    tensors = [net.tensor(f"t{i}", (1, depth), "int8", scale=0.05) for i in range(5)]
+    for number, (before, behind) in enumerate(itertools.pairwise(tensors)):
+        weights = net.constant(f"w{number}", rng.integers(-127, 128, (depth, depth)).astype(np.int8), scale=np.linspace(0.004, 0.02, depth))
+        net.add("FULLY_CONNECTED", [before, weights], [behind], version=4, table="FullyConnectedOptions")
+    path = tmp_path / "net.tflite"
+    path.write_bytes(net.pack(tensors[:1], tensors[-1:]))
+    signature = tflite.open(str(path), {}).signature
+    needed = tflm.arena_bytes(path, signature)
+    multipliers_and_shifts = 4 * 8 * depth
+    assert multipliers_and_shifts < tflm.Interpreter(path, signature).arena_bytes() <= needed < 4 * multipliers_and_shifts
+    tflm.Interpreter(path, signature, arena_bytes=needed)
+    code = "import sys; from tflite_micro.python.tflite_micro import runtime; runtime.Interpreter.from_file(sys.argv[1], arena_size=int(sys.argv[2]))"
+    ended = [
+        subprocess.run([sys.executable, "-c", code, str(path), str(size)], capture_output=True, check=False).returncode
+        for size in range(needed - 32 * tflm_arena.STEP_BYTES, needed, 8 * tflm_arena.STEP_BYTES)
+    ]
+    assert any(code < 0 for code in ended) and 0 not in ended, "this net would have ended the search"
 
 
 @pytest.mark.parametrize("limit", ["max_sram_bytes", "max_flash_bytes"])

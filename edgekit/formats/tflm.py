@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.errors import ConversionError, require
-from edgekit.formats import tflite_flatbuffer, tflite_reader
+from edgekit.formats import tflite_flatbuffer, tflite_reader, tflm_arena
 from edgekit.tensors import Array, Arrays, Signature
 
 _TOTAL = re.compile(rb"Arena allocation total (\d+) bytes")
-STEP_BYTES = 64
 _REASONS = (
     (re.compile(r"Didn't find op for builtin opcode '?(\w+)"), "TFLM has no kernel for {0}"),
     (re.compile(r"Failed to (?:resize buffer|allocate)[^\n]*"), "the arena is too small: {0}"),
@@ -58,25 +57,11 @@ class Interpreter:
 
 
 def arena_bytes(path: Path, signature: Signature) -> int:
-    """The smallest arena, in steps of `STEP_BYTES`, in which the interpreter here prepares the model and runs.
+    """The smallest arena, in steps of `tflm_arena.STEP_BYTES`, in which the interpreter here prepares the model and runs.
 
     That is at times more than its allocator says it used: planning takes memory of its own, which is free again when the model runs.
     """
-    low = high = -(-Interpreter(path, signature).arena_bytes() // STEP_BYTES)
-    while not _fits(path, signature, high):
-        low, high = high + 1, 2 * high
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _fits(path, signature, middle) else (middle + 1, high)
-    return high * STEP_BYTES
-
-
-def _fits(path: Path, signature: Signature, steps: int) -> bool:
-    try:
-        Interpreter(path, signature, steps * STEP_BYTES)
-    except ConversionError:
-        return False
-    return True
+    return tflm_arena.smallest(path, Interpreter(path, signature).arena_bytes())
 
 
 def _places(path: Path, signature: Signature) -> tuple[list[int], list[int]]:
