@@ -44,6 +44,28 @@ def classifier(path: Path, *, versions: int = 3, softmax: bool = True, extra: st
     return path
 
 
+def channels_first(path: Path, *, flat: bool = False) -> Path:
+    """3x8x8 (or, `flat`, 3x64 as one row) -> transposed -> convolution of 8 channels -> transposed back, as converters leave PyTorch's nets."""
+    rng, net = np.random.default_rng(5), Net()
+    size = (1, 64) if flat else (8, 8)
+    x = net.tensor("image", (1, 3, 64) if flat else (1, 3, *size), "int8", scale=0.02, zero_point=3)
+    first, quantized = x, {"scale": 0.02, "zero_point": 3}
+    if flat:
+        first = net.tensor("rows", (1, 3, *size), "int8", **quantized)
+        net.add("RESHAPE", [x, net.constant("shape", np.array([1, 3, *size], np.int32))], [first])
+    a = net.tensor("a", (1, *size, 3), "int8", **quantized)
+    net.add("TRANSPOSE", [first, net.constant("order", np.array([0, 2, 3, 1], np.int32))], [a], table="TransposeOptions", version=2)
+    b = net.tensor("b", (1, *size, 8), "int8", scale=0.05, zero_point=-10)
+    weights = net.constant("w0", rng.integers(-127, 128, (8, 1, 3, 3)).astype(np.int8), scale=np.linspace(0.002, 0.01, 8))
+    bias = net.constant("b0", rng.integers(-500, 500, 8).astype(np.int32), scale=0.02 * np.linspace(0.002, 0.01, 8))
+    conv = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    net.add("CONV_2D", [a, weights, bias], [b], version=3, table="Conv2DOptions", fusedActivationFunction=0, **conv)
+    y = net.tensor("y", (1, 8, *size), "int8", scale=0.05, zero_point=-10)
+    net.add("TRANSPOSE", [b, net.constant("back", np.array([0, 3, 1, 2], np.int32))], [y], table="TransposeOptions", version=2)
+    path.write_bytes(net.pack([x], [y]))
+    return path
+
+
 def softmax_alone(path: Path, scale: float, beta: float, depth: int) -> Path:
     """SOFTMAX of int8 as the only operator."""
     net = Net()

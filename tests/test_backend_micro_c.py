@@ -71,6 +71,28 @@ def test_the_c_equals_the_reference_kernels_and_is_weighed_beside_tflm(tmp_path:
     assert all(part.kind == "measured" for part in outcome.manifest.usage.parts if part.category == "model") or _ABSENT
 
 
+@pytest.mark.parametrize("flat", [False, True])
+def test_channels_first_become_channels_last_in_c(tmp_path: Path, flat: bool) -> None:
+    """Transposes at both ends, which the generator has no form for: packaging compares the C with the reference kernels."""
+    outcome = package(micro_nets.channels_first(tmp_path / "net.tflite", flat=flat), tmp_path)
+    assert outcome.passed
+    assert outcome.manifest.signature.inputs[0].shape == ((1, 3, 64) if flat else (1, 3, 8, 8))
+    assert any("equals LiteRT's reference kernels to the byte" in notice for notice in outcome.manifest.notices)
+
+
+@pytest.mark.slow
+@needs_emulator
+def test_channels_first_on_an_emulated_core(tmp_path: Path) -> None:
+    from edgekit import device, tester
+
+    outcome = package(micro_nets.channels_first(tmp_path / "net.tflite"), tmp_path)
+    assert outcome.bundle
+    report = tester.test(outcome.bundle, [device.parse("virtual:cortex-m4")]).reports[0]
+    assert report.failure is None
+    (against_host, *_) = (output for comparison in report.comparisons if comparison.against == "host" for output in comparison.outputs)
+    assert against_host.max_abs == 0
+
+
 def test_an_operator_that_cannot_be_generated_is_refused_by_name(tmp_path: Path) -> None:
     from tests.tflite_build import Net
 

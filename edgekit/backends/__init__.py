@@ -54,6 +54,7 @@ class Context:
     `preprocess` then says what becomes of a pixel. `workdir` is an empty folder that the caller removes; `progress(done, of, what)` may be called
     at any time. `limits` are for telling which of several ways would fit: the caller holds the artifact to them. `others` are more shapes that the
     artifact is to take, by input name. `ranges` is how those of 8-bit activations are chosen, `auto` by what does best.
+    With `integer` no operator stays float for the sake of precision: the device computes in integers alone.
     """
 
     target: Target
@@ -65,6 +66,7 @@ class Context:
     preprocess: Preprocess | None = None
     others: Sequence[Mapping[str, tuple[int, ...]]] = ()
     ranges: Asked = "auto"
+    integer: bool = False
 
 
 class Tap(msgspec.Struct, frozen=True):

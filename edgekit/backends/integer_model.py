@@ -9,7 +9,7 @@ from edgekit import plugins
 from edgekit.backends import Artifact, Backend, Candidate, Context
 from edgekit.formats import Model, tflite
 from edgekit.graph import Graph
-from edgekit.legalize import tflite_islands, tflite_micro
+from edgekit.legalize import tflite_islands, tflite_micro, tflite_tidy
 
 QUANTIZER = "litert"
 """The backend that quantizes, unless `options.quantizer` of the profile names another."""
@@ -21,20 +21,20 @@ def own_precision(model: Model) -> str | None:
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], tuple[Artifact, Graph]]:
-    """Let the quantizer read the model once, prepared for micro kernels (means over the whole map as pools where the profile says so).
+    """Let the quantizer read the model once, prepared for micro kernels (means and dense layers as its profile says).
 
     The result builds one integer model a call, with its operators; a model that is integer already keeps its integers.
     Raises `ConversionError` where float operators or others that no micro kernel takes are left.
     """
     quantizer = _quantizer(context.target.options.get("quantizer", QUANTIZER))
-    pools = context.target.options.get("means") == "pools"
-    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir, pools=pools)
-    build = quantizer.prepare(prepared, dataclasses.replace(context, io="int8"))
+    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir, context.target.options)
+    build = quantizer.prepare(prepared, dataclasses.replace(context, io="int8", integer=True))
     return lambda candidate: _held_to_integers(build(candidate), notices)
 
 
 def _held_to_integers(made: Artifact, notices: tuple[str, ...]) -> tuple[Artifact, Graph]:
     said = tflite_islands.without(made.path, made.notices)
+    tflite_tidy.drop_unread(made.path)
     graph = tflite.graph(made.path)
     tflite_micro.refuse(graph, made.path.name)
     return dataclasses.replace(made, notices=(*notices, *said)), graph

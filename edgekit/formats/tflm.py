@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from edgekit.budget import memory
 from edgekit.errors import ConversionError, require
 from edgekit.formats import tflite_flatbuffer, tflite_reader, tflm_arena
 from edgekit.tensors import Array, Arrays, Signature
@@ -23,13 +24,14 @@ _REASONS = (
 class Interpreter:
     """A model in TFLM, by `signature`'s names and in stored types. State is carried from run to run; a new one starts afresh.
 
-    Raises `ConversionError` when TFLM does not take the model, or `arena_bytes` (by default as much as it wants) is too small.
+    Raises `ConversionError` when TFLM does not take the model, or `arena_bytes` (by default `ample_bytes`) is too small.
     """
 
     def __init__(self, path: Path, signature: Signature, arena_bytes: int | None = None) -> None:
         runtime = require("tflite_micro.python.tflite_micro.runtime", extra="mcu", purpose="running a model in TensorFlow Lite Micro")
         self.signature = signature
-        made, said = _listened(lambda: _caught(lambda: runtime.Interpreter.from_file(str(path), arena_size=arena_bytes)))
+        size = arena_bytes or ample_bytes(path)
+        made, said = _listened(lambda: _caught(lambda: runtime.Interpreter.from_file(str(path), arena_size=size)))
         if isinstance(made, Exception):
             hint = "'edgekit inspect MODEL --target T' lists its operators"
             raise ConversionError(f"{path.name}: TFLM cannot prepare it: {_reason(said, made)}", hint)
@@ -54,6 +56,12 @@ class Interpreter:
         if found is None:
             raise ConversionError("TFLM did not say what its arena takes")
         return int(found[1])
+
+
+def ample_bytes(path: Path) -> int:
+    """An arena that is large enough: TFLM's package takes ten times the file, and few weights on a large image need more than that."""
+    graph = tflite_reader.read(path).graph
+    return 10 * graph.file_bytes + sum(memory.size(tensor) for tensor in graph.tensors if not tensor.constant) + (1 << 20)
 
 
 def arena_bytes(path: Path, signature: Signature) -> int:

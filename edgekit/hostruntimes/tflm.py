@@ -87,7 +87,7 @@ def _load(job: Job, artifact: Path, arena_bytes: int | None) -> Executable:
     except EdgekitError as error:
         raise RunnerError(error.message, error.hint, stage="model") from error
     try:
-        interpreter = runtime.Interpreter.from_file(str(artifact), arena_size=arena_bytes)
+        interpreter = runtime.Interpreter.from_file(str(artifact), arena_size=arena_bytes or tflm.ample_bytes(artifact))
     except (RuntimeError, ValueError) as error:
         raise RunnerError(f"TFLM could not prepare the model: {error}", "no kernel, or too small an arena", stage="prepare") from error
     wanted = tuple(x.spec for x in job.samples[0])

@@ -20,14 +20,17 @@ MOVES = frozenset({"SQUEEZE", "EXPAND_DIMS"})
 """Operators that only change the shape: RESHAPE does the same."""
 TAILS = frozenset({"SOFTMAX", "LOGISTIC", "TANH", "HARD_SWISH", "ELU", "LEAKY_RELU", "RELU", "RELU6", "QUANTIZE"})
 """Operators that are taken at the end of the graph, as a few lines of C behind the generated ones."""
+SHAPES = MOVES | {"RESHAPE"}
+TURN = "TRANSPOSE"
+"""Taken at both ends: a converter puts it there where a source has channels first."""
 
 
-def prepare(model: Any, name: str) -> tuple[Any, ...]:
-    """Rewrite a parsed int8 model in place; the operators cut off its end, in order. Raises `ConversionError` by operator."""
+def prepare(model: Any, name: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Rewrite a parsed int8 model in place; the operators cut off its start and its end, in order. Raises `ConversionError` by operator."""
     if len(model.subgraphs) != 1:
         raise ConversionError(f"{name}: it has {len(model.subgraphs)} graphs (state or control flow), and generated C takes one", _ELSE)
     graph = model.subgraphs[0]
-    tail = _cut(model, graph)
+    tail, head = _cut(model, graph), _cut_head(model, graph)
     for tensor in graph.tensors:
         tensor.shapeSignature = None
     for operator in graph.operators:
@@ -35,7 +38,7 @@ def prepare(model: Any, name: str) -> tuple[Any, ...]:
     graph.operators = [step for operator in graph.operators for step in _on_matrices(model, graph, operator)]
     model.signatureDefs, model.metadata = None, None
     flatbuffer.merge_buffers(model, share=False)
-    return tail
+    return head, tail
 
 
 def write(model: Any, out: Path) -> Path:
@@ -50,11 +53,31 @@ def _cut(model: Any, graph: Any) -> tuple[Any, ...]:
     tail: list[Any] = []
     while graph.operators and len(graph.outputs) == 1:
         last = graph.operators[-1]
-        if flatbuffer.op_name(model, last) not in TAILS or int(last.outputs[0]) != int(graph.outputs[0]):
+        if flatbuffer.op_name(model, last) not in TAILS | SHAPES | {TURN} or int(last.outputs[0]) != int(graph.outputs[0]):
             break
         tail.insert(0, graph.operators.pop())
         graph.outputs = [int(last.inputs[0])]
+    while tail and flatbuffer.op_name(model, tail[0]) in SHAPES:  # these are generated
+        graph.operators.append(tail.pop(0))
+        graph.outputs = [int(graph.operators[-1].outputs[0])]
     return tuple(tail)
+
+
+def _cut_head(model: Any, graph: Any) -> tuple[Any, ...]:
+    """One TRANSPOSE, with the changes of shape around it, that nothing but the next operator reads."""
+    taken, tensor = list[Any](), int(graph.inputs[0])
+    while len(graph.inputs) == 1 and [int(i) for o in graph.operators for i in o.inputs].count(tensor) == 1:
+        first = next(o for o in graph.operators if tensor in [int(i) for i in o.inputs])
+        kind = flatbuffer.op_name(model, first)
+        if kind not in SHAPES | {TURN} or (kind == TURN and any(flatbuffer.op_name(model, o) == TURN for o in taken)):
+            break
+        taken.append(first)
+        tensor = int(first.outputs[0])
+    if not any(flatbuffer.op_name(model, o) == TURN for o in taken) or len(taken) == len(graph.operators):
+        return ()
+    graph.operators = [o for o in graph.operators if not any(o is other for other in taken)]
+    graph.inputs = [tensor]
+    return tuple(taken)
 
 
 def _rewrite(model: Any, graph: Any, operator: Any, name: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +12,21 @@ from edgekit.errors import ConversionError
 from edgekit.formats import Model, tflite
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.graph import Graph, Operator
+from edgekit.legalize import tflite_dense, tflite_moves
 
 LOOPS = frozenset({"WHILE", "IF"})
 FLOATS = frozenset({"float32", "float16", "float64"})
 EDGES = frozenset({"QUANTIZE", "DEQUANTIZE"})
 MOST_JOINED = 10
 """Inputs that TFLM's CONCATENATION takes (`kernels/concatenation.cc`)."""
+POINTWISE = "a dense layer is a 1 x 1 convolution, the same products: LiteRT's reference kernels, TFLM and CMSIS-NN agree on it to the byte"
 
 
-def prepare(model: Model, own: str | None, workdir: Path, *, pools: bool) -> tuple[Model, tuple[str, ...]]:
+def prepare(model: Model, own: str | None, workdir: Path, options: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
     """What a quantizer is given for a microcontroller, and what to say of it; `own` is the precision that the model has already, None for float.
 
-    A float model has joins in place of TILE, and with `pools` pools in place of means; an integer one stays as it is.
+    A float model has joins in place of TILE and, as a profile's `options` ask for, pools in place of means and pointwise convolutions in
+    place of dense layers; an integer one stays as it is.
     Raises `ConversionError` for what no integers are made of.
     """
     if model.path is None:
@@ -31,18 +36,24 @@ def prepare(model: Model, own: str | None, workdir: Path, *, pools: bool) -> tup
     if own is not None:
         return model, ()
     refuse_loops(tflite.graph(model.path), model.name)
-    path, notices = rewrite(model.path, workdir / "rewritten.tflite", pools=pools)
+    path, notices = rewrite(model.path, workdir / "rewritten.tflite", options)
     return dataclasses.replace(model, path=path), notices
 
 
-def rewrite(source: Path, out: Path, *, pools: bool) -> tuple[Path, tuple[str, ...]]:
+def rewrite(source: Path, out: Path, options: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
     """Write a float model so that its operators have integer forms; the source itself where that changes nothing. And the layers changed."""
     model = flatbuffer.load(source.read_bytes(), source.name)
-    pooled = pool_means(model) if pools else ()
+    summed = average_sums(model)
+    straight = tflite_moves.shorten(model)
+    pooled = pool_means(model) if options.get("means") == "pools" else ()
     notices = (
         *(f"{name}: a dense layer of computed weights is a product of two matrices" for name in multiply(model)),
+        *(f"{name}: a sum is a mean and a multiple of it, which TFLM and LiteRT agree on" for name in summed),
+        *([f"{', '.join(straight[:3])}{' and more' * (len(straight) > 3)}: moved back to where it came from, or not moved"] if straight else []),
         *(f"{name}: a repetition is a concatenation of the same tensor, which has an integer form" for name in join_tiles(model)),
         *(f"{name}: a mean over height and width is an average pool over the whole map: the same sum" for name in pooled),
+        *(f"{name}: joined in groups of {MOST_JOINED}" for name in split_joins(model)),
+        *(f"{name}: {POINTWISE}" for name in (tflite_dense.pointwise(model) if options.get("dense") == "pointwise" else ())),
     )
     return (flatbuffer.write(out, flatbuffer.dump(model)) if notices else source), notices
 
@@ -60,6 +71,37 @@ def pool_means(model: Any) -> tuple[str, ...]:
     return tuple(reversed(changed))
 
 
+def average_sums(model: Any) -> tuple[str, ...]:
+    """Make SUM of floats MEAN and MUL by the count: LiteRT's integer sums overflow, TFLM's are floats that cores round unlike. The layers changed."""
+    graph, changed = model.subgraphs[0], []
+    for place, operator in reversed(list(enumerate(graph.operators))):
+        source = graph.tensors[int(operator.inputs[0])] if flatbuffer.op_name(model, operator) == "SUM" else None
+        axes = None if source is None else flatbuffer.constant(model, graph.tensors[int(operator.inputs[1])])
+        if source is None or axes is None or source.type != flatbuffer.schema().TensorType.FLOAT32:
+            continue
+        count = math.prod(int(source.shape[int(axis)]) for axis in {int(a) % len(source.shape) for a in axes.reshape(-1)})
+        changed.append(flatbuffer.text(graph.tensors[int(operator.outputs[0])].name))
+        graph.operators.insert(place + 1, _multiple(model, graph, operator, count))
+    return tuple(reversed(changed))
+
+
+def _multiple(model: Any, graph: Any, operator: Any, count: int) -> Any:
+    """Let a SUM write a mean instead; the operator that makes the sum of it."""
+    import numpy as np
+
+    made = flatbuffer.schema()
+    out = int(operator.outputs[0])
+    mean, factor, times, options = copy.copy(graph.tensors[out]), made.TensorT(), made.OperatorT(), made.MulOptionsT()
+    mean.name = flatbuffer.text(mean.name).encode() + b"/mean"
+    factor.name, factor.type, factor.shape = flatbuffer.text(mean.name).encode() + b"/count", made.TensorType.FLOAT32, []
+    factor.buffer = flatbuffer.add_constant(model, np.asarray(count, np.float32))
+    graph.tensors += [mean, factor]
+    operator.opcodeIndex, operator.outputs = flatbuffer.op_code(model, "MEAN", 1), [len(graph.tensors) - 2]
+    times.opcodeIndex, times.inputs, times.outputs = flatbuffer.op_code(model, "MUL", 1), [len(graph.tensors) - 2, len(graph.tensors) - 1], [out]
+    times.builtinOptionsType, times.builtinOptions = made.BuiltinOptions.MulOptions, options
+    return times
+
+
 def join_tiles(model: Any) -> tuple[str, ...]:
     """Make TILE along one axis CONCATENATION of its input with itself: no integer kernel tiles. The names of the layers changed."""
     graph, made, changed = model.subgraphs[0], flatbuffer.schema(), []
@@ -74,6 +116,33 @@ def join_tiles(model: Any) -> tuple[str, ...]:
         operator.builtinOptions.axis = axes[0]
         changed.append(flatbuffer.text(graph.tensors[int(operator.outputs[0])].name))
     return tuple(changed)
+
+
+def split_joins(model: Any) -> tuple[str, ...]:
+    """Make CONCATENATION of more than `MOST_JOINED` tensors one of joined groups (the steps of an unrolled loop). The names of the layers changed."""
+    graph, changed, operators = model.subgraphs[0], [], list[Any]()
+    for operator in graph.operators:
+        while flatbuffer.op_name(model, operator) == "CONCATENATION" and len(operator.inputs) > MOST_JOINED:
+            changed.append(flatbuffer.text(graph.tensors[int(operator.outputs[0])].name))
+            given = [int(i) for i in operator.inputs]
+            groups = [given[i : i + MOST_JOINED] for i in range(0, len(given), MOST_JOINED)]
+            joined = [group[0] if len(group) == 1 else _joined(graph, operator, group, operators) for group in groups]
+            operator.inputs = joined
+        operators.append(operator)
+    graph.operators = operators
+    return tuple(dict.fromkeys(changed))
+
+
+def _joined(graph: Any, operator: Any, group: list[int], operators: list[Any]) -> int:
+    """Append the join of some of an operator's inputs; its tensor."""
+    whole, axis = graph.tensors[int(operator.outputs[0])], operator.builtinOptions.axis % len(graph.tensors[int(operator.outputs[0])].shape)
+    found, step = copy.copy(whole), copy.copy(operator)
+    found.shape = [sum(int(graph.tensors[i].shape[axis]) for i in group) if place == axis else int(n) for place, n in enumerate(whole.shape)]
+    found.name = f"{flatbuffer.text(whole.name)}/group{len(graph.tensors)}".encode()
+    graph.tensors.append(found)
+    step.inputs, step.outputs = group, [len(graph.tensors) - 1]
+    operators.append(step)
+    return len(graph.tensors) - 1
 
 
 def multiply(model: Any) -> tuple[str, ...]:

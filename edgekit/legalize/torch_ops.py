@@ -222,6 +222,18 @@ def grouped_attention(query: Any, key: Any, value: Any, *others: Any, enable_gqa
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, *others, **named)
 
 
+# --- softmax ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _not_last(x: Any, dim: int, dtype: Any = None) -> bool:
+    return dtype is None and x.dim() > 1 and dim % x.dim() != x.dim() - 1
+
+
+def softmax_last(x: Any, dim: int, dtype: Any = None) -> Any:
+    """The softmax of another axis with that axis last: LiteRT has no other, and written out it is a division, which has no integers."""
+    return x.movedim(dim, -1).softmax(-1, dtype).movedim(-1, dim)
+
+
 _SHARED = "whose heads share keys: lowered to attention with repeated keys"
 _SMOOTHED = "lowered to products with its weights"
 _PICKED = "by a factor or to a size that does not divide: lowered to selections of rows and columns"
@@ -229,6 +241,7 @@ _TRANSPOSED = "with padding: lowered to a full transposed convolution and a crop
 _SPREAD = "lowered to a convolution over the spread input"
 _APART = "of axes that do not follow each other: lowered to one reversal after the other"
 _UNEVEN = "to a size that does not divide its input: lowered to plain pools and slices"
+_LAST = "of another axis than the last: lowered to transpose, softmax and transpose"
 _MEANS = "lowered to means of slices"
 _LARGEST = "lowered to the largest of slices"
 _UNCOUNTED = "that does not count its padding: lowered to pad, plain pool and a constant factor"
@@ -241,6 +254,7 @@ RULES = (
     Rule("aten::convolution", _convolution_needs_crop, _convolution, _TRANSPOSED),
     Rule("aten::adaptive_avg_pool2d", torch_pools.adaptive_uneven, torch_pools.adaptive_average_pool, _UNEVEN),
     *(Rule(f"aten::adaptive_max_pool{rank}d", torch_pools.always, torch_pools.adaptive_max_pool, _LARGEST, first_only=True) for rank in (1, 2, 3)),
+    Rule("aten::softmax", _not_last, softmax_last, _LAST),
     Rule("aten::adaptive_avg_pool3d", torch_pools.always, torch_pools.adaptive_average_pool_3d, _MEANS),
     Rule("aten::avg_pool2d", torch_pools.excludes_padding, torch_pools.average_pool_excluding_padding, _UNCOUNTED),
     Rule("aten::upsample_nearest2d", torch_resizes.nearest_moves, torch_resizes.nearest, _PICKED),

@@ -13,6 +13,9 @@ UNLIKE = 8.0
 MOVES = frozenset({"RESHAPE", "TRANSPOSE", "SQUEEZE", "EXPAND_DIMS", "CONCATENATION", "PACK", "SLICE", "STRIDED_SLICE", "SPLIT", "PAD"})
 """Operators that move values without changing them: a join stays a join behind them."""
 
+JOIN = "the join stays float, so that the narrow part keeps its resolution"
+INTEGER = "everything is integer here, and one 8-bit scale rounds the narrow part away: give it an output of its own"
+
 
 def unlike(source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Scopes of the operators to keep in float, and a notice for each join: those of unlike ranges, with what only moves their values on.
@@ -32,10 +35,10 @@ def unlike(source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if len(known) < 2 or max(known.values()) < UNLIKE * min(known.values()) or behind is None:
             continue
         wide, narrow = max(known, key=lambda n: known[n]), min(known, key=lambda n: known[n])
-        scopes += [scope(graph, o) for o in (op, *behind)]
+        scopes += [] if source.context.integer else [scope(graph, o) for o in (op, *behind)]
         parts = f"{wide} reaches {known[wide]:.4g}, {narrow} {known[narrow]:.4g}"
         joined = flatbuffer.text(graph.tensors[op.outputs[0]].name)
-        notices.append(f"{joined} joins unlike ranges ({parts}): the join stays float, so that the narrow part keeps its resolution")
+        notices.append(f"{joined} joins unlike ranges ({parts}): {INTEGER if source.context.integer else JOIN}")
     return tuple(dict.fromkeys(scopes)), tuple(notices)
 
 

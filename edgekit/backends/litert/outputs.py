@@ -79,8 +79,9 @@ def _measure(source: Source) -> dict[str, Unlike]:
         if kept or left:
             axis = max(rows[name], key=lambda axis: _ratio(rows[name][axis]))
             span = rows[name][axis]
-            scopes = tuple(joins.scope(model.subgraphs[0], op) for op in kept)
-            found[name] = Unlike(axis, span * joins.UNLIKE <= span.max(), scopes, _notice(model, name, spread[end], kept, left))
+            integer = source.context.integer
+            scopes = () if integer else tuple(joins.scope(model.subgraphs[0], op) for op in kept)
+            found[name] = Unlike(axis, span * joins.UNLIKE <= span.max(), scopes, _notice(model, name, spread[end], kept, left, integer))
     return found
 
 
@@ -149,9 +150,11 @@ def _affordable(model: Any, op: Any) -> bool:
     return sum(sizes[int(i)] for i in op.inputs if i >= 0) <= MOST_SHARE * sum(sizes.values())
 
 
-def _notice(model: Any, output: str, ratio: float, kept: Sequence[Any], left: Sequence[Any]) -> str:
+def _notice(model: Any, output: str, ratio: float, kept: Sequence[Any], left: Sequence[Any], integer: bool) -> str:
     tensors = model.subgraphs[0].tensors
     what = f"{output}: the widest channel reaches {ratio:.3g} times as far as the narrowest"
+    if integer:
+        return f"{what}; {joins.INTEGER}"
     if left:
         layer = flatbuffer.text(tensors[left[0].outputs[0]].name)
         lost = f"the layer {layer} is too large to stay float, and one 8-bit scale rounds the narrow ones away"

@@ -9,10 +9,13 @@ from pathlib import Path
 from edgekit.backends import Artifact, Candidate, Context, integer_model
 from edgekit.backends.litert_micro import vela
 from edgekit.budget import Part, format_size, model_part, tflm_kernels, tflm_scratch
-from edgekit.formats import Model, tflite, tflm
+from edgekit.errors import EdgekitError
+from edgekit.formats import Model, tflite, tflm, tflm_agreement
 from edgekit.graph import Graph
 
 ARENA = "arena"
+COMPARED = 4
+"""Samples, and as many random inputs, on which TFLM is compared with LiteRT's reference kernels."""
 COMPILED = "-npu"
 
 
@@ -65,7 +68,15 @@ def _interpreted(made: Artifact, graph: Graph, context: Context) -> Artifact:
         Part("arena margin", "arena", margin, 0, "estimated", "target profile"),
         Part("stack", "arena", stack, 0, "estimated", "target profile"),
     )
-    return dataclasses.replace(made, parts=parts, notices=(*made.notices, said))
+    return dataclasses.replace(made, parts=parts, notices=(*made.notices, said, *_agreement(made, graph, context)))
+
+
+def _agreement(made: Artifact, graph: Graph, context: Context) -> tuple[str, ...]:
+    """Whether a desktop's reference kernels give the bytes that devices are held to."""
+    try:
+        return (tflm_agreement.compare(made.path, made.signature, context.calibration[:COMPARED], COMPARED).said(graph),)
+    except EdgekitError as error:
+        return (f"TFLM and LiteRT's reference kernels were not compared: {error.message}",)
 
 
 def _above(scratch_bytes: int, asks: str, margin_bytes: int) -> str:

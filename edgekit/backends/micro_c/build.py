@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.backends import Artifact, Candidate, Context, integer_model
-from edgekit.backends.micro_c import host, tail, weigh
+from edgekit.backends.micro_c import ends, host, weigh
 from edgekit.errors import ConversionError, require
 from edgekit.formats import Model
 from edgekit.formats import tflite_flatbuffer as flatbuffer
@@ -47,12 +47,12 @@ def _finish(made: Artifact, graph: Graph, context: Context) -> Artifact:
     twin(folder).mkdir()
     shutil.copyfile(made.path, integers(folder))
     model = flatbuffer.load(made.path.read_bytes(), made.path.name)
-    ends = tflite_bakenn.prepare(model, made.path.name)
-    epilogue = tail.write(model, ends, made.path)
+    head, behind = tflite_bakenn.prepare(model, made.path.name)
+    around = ends.write(model, head, behind, made.path)
     prepared = tflite_bakenn.write(model, made.path.with_name("prepared.tflite"))
     for place, options in ((folder, context.target.options), (twin(folder), {})):
         arena = generate(prepared, place, options)
-        tail.wrap(place, signature, arena, epilogue, cmsis_nn=(place / "third_party").is_dir())
+        ends.wrap(place, signature, arena, around, cmsis_nn=(place / "third_party").is_dir())
     artifact = dataclasses.replace(made, path=folder, format="micro-c")
     proof = host.prove(dataclasses.replace(artifact, path=twin(folder)), made.path, context.calibration[:PROOFS], PROOFS)
     parts, said = weigh.parts(artifact, made, graph, context.target, context.limits)

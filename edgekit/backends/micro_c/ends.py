@@ -1,9 +1,10 @@
-"""The end of a graph as C of our own (softmax, functions of one value as tables), and the interface of `apps/mcu` around everything."""
+"""The ends of a graph as C of our own (softmax, functions of one value as tables, transposes), and the interface of `apps/mcu` around all."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,24 +15,33 @@ from edgekit.embed import c_text
 from edgekit.errors import ConversionError
 from edgekit.formats import tflite
 from edgekit.formats import tflite_flatbuffer as flatbuffer
+from edgekit.legalize import tflite_bakenn
 from edgekit.tensors import Signature
 
 SOFTMAX = "SOFTMAX"
 
 
 @dataclasses.dataclass(frozen=True)
-class Tail:
-    """C functions and the calls on the output buffer, in order."""
+class Ends:
+    """C functions, the calls on the input before the net, which then reads `given`, and those on the output buffer behind it, in order."""
 
     functions: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    given: str = "inputs[0]"
     calls: tuple[str, ...] = ()
 
 
-def write(model: Any, operators: Sequence[Any], source: Path) -> Tail:
-    """The C of the operators cut off the end of `source`. Raises `ConversionError` for one whose tensors are not int8."""
-    functions, calls = [], []
+def write(model: Any, head: Sequence[Any], operators: Sequence[Any], source: Path) -> Ends:
+    """The C of the operators cut off the start and the end of `source`. Raises `ConversionError` for one whose tensors are not int8."""
+    functions, calls, before = [], [], []
+    for operator in head:
+        if flatbuffer.op_name(model, operator) == tflite_bakenn.TURN:
+            functions.append(_transposed(model, operator, "given"))
+            before.append("transposed_given(inputs[0], given);")
     for number, operator in enumerate(operators):
         kind = flatbuffer.op_name(model, operator)
+        if kind in tflite_bakenn.SHAPES:
+            continue
         given, made = (model.subgraphs[0].tensors[int(i)] for i in (operator.inputs[0], operator.outputs[0]))
         types = flatbuffer.schema().TensorType
         if given.type != types.INT8 or made.type != types.INT8:
@@ -39,18 +49,24 @@ def write(model: Any, operators: Sequence[Any], source: Path) -> Tail:
         if kind == SOFTMAX:
             functions.append(softmax.code(float(operator.builtinOptions.beta), float(given.quantization.scale[0]), number))
             calls.append(f"softmax_{number}(outputs[0], {_rows(made)}, {int(made.shape[-1])});")
+        elif kind == tflite_bakenn.TURN:
+            functions.append(_transposed(model, operator, f"made_{number}"))
+            calls.append(f"memcpy(made_{number}, outputs[0], sizeof made_{number});")
+            calls.append(f"transposed_made_{number}(made_{number}, outputs[0]);")
         else:
             functions.append(_table(model, operator, number))
             calls.append(f"table_{number}(outputs[0], EDGEKIT_OUTPUT_0_ELEMENTS);")
-    return Tail(tuple(functions), tuple(calls))
+    return Ends(tuple(functions), tuple(before), "given" if before else "inputs[0]", tuple(calls))
 
 
-def wrap(folder: Path, signature: Signature, arena_bytes: int, tail: Tail, *, cmsis_nn: bool) -> None:
+def wrap(folder: Path, signature: Signature, arena_bytes: int, ends: Ends, *, cmsis_nn: bool) -> None:
     """Write `edgekit_model.h`, `.c` and `.json` around bakenn's files in `folder`."""
     defines = ("BAKENN_CMSIS_NN_BUILTIN_MEMORY",) if cmsis_nn else ()
     (folder / "edgekit_model.h").write_text(c_text.header(signature, arena_bytes), "utf-8")
     (folder / "edgekit_model.json").write_bytes(c_text.description(signature, arena_bytes, defines))
-    body = _BODY.replace("@FUNCTIONS@", "\n".join(tail.functions)).replace("@CALLS@", "".join(f"  {call}\n" for call in tail.calls))
+    body = _BODY.replace("@FUNCTIONS@", "\n".join(ends.functions)).replace("@GIVEN@", ends.given)
+    for place, calls in (("@BEFORE@", ends.before), ("@CALLS@", ends.calls)):
+        body = body.replace(place, "".join(f"  {call}\n" for call in calls))
     (folder / "edgekit_model.c").write_text(body, "utf-8")
 
 
@@ -59,6 +75,18 @@ def _rows(tensor: Any) -> int:
     for size in tensor.shape[:-1]:
         rows *= int(size)
     return rows
+
+
+def _transposed(model: Any, operator: Any, name: str) -> str:
+    """A buffer and a function that writes int8 values in another order of axes: loops over the result's axes, and strides of what is read."""
+    tensors = model.subgraphs[0].tensors
+    source, axes = tensors[int(operator.inputs[0])], flatbuffer.data(model, tensors[int(operator.inputs[1])])
+    sizes = [int(n) for n in source.shape]
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    order = [int(axis) for axis in axes.reshape(-1) if sizes[int(axis)] != 1]
+    loops = "".join(f"  for (int32_t i{k} = 0; i{k} < {sizes[axis]}; i{k}++)\n" for k, axis in enumerate(order))
+    place = " + ".join(f"i{k} * {strides[axis]}" for k, axis in enumerate(order)) or "0"
+    return _TRANSPOSED.replace("@N@", name).replace("@SIZE@", str(math.prod(sizes))).replace("@LOOPS@", loops).replace("@PLACE@", place)
 
 
 def _table(model: Any, operator: Any, number: int) -> str:
@@ -87,11 +115,20 @@ static void table_@N@(int8_t *x, int32_t count) {
 }
 """
 
+_TRANSPOSED = """
+static int8_t @N@[@SIZE@];
+
+static void transposed_@N@(const int8_t *x, int8_t *y) {
+@LOOPS@    *y++ = x[@PLACE@];
+}
+"""
+
 _BODY = """#include "edgekit_model.h"
 
 #include <stdalign.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "bknn_net.h"
 
@@ -100,7 +137,7 @@ static alignas(16) uint8_t arena[EDGEKIT_ARENA_BYTES > 0 ? EDGEKIT_ARENA_BYTES :
 int edgekit_model_init(void) { return 0; }
 
 int edgekit_model_run(const void *const inputs[], void *const outputs[]) {
-  bknn_net_infer(arena, inputs[0], outputs[0]);
+@BEFORE@  bknn_net_infer(arena, @GIVEN@, outputs[0]);
 @CALLS@  return 0;
 }
 """
