@@ -78,6 +78,17 @@ def test_boxes_and_scores_in_one_output_keep_their_resolution(tmp_path, precisio
     assert precision == "w8-dynamic" or any("joins unlike ranges (pixels reaches" in notice for notice in artifact.notices)
 
 
+def test_nothing_stays_float_for_precision_where_everything_is_integer(tmp_path):
+    model = detector(tmp_path)
+    integer = dataclasses.replace(context(tmp_path, image_like(16), io="int8"), integer=True)
+    artifact = litert.prepare(model, integer)(Candidate("w8a8"))
+    parsed = flatbuffer.load(artifact.path.read_bytes())
+    float32 = flatbuffer.schema().TensorType.FLOAT32
+    assert not [op for op in parsed.subgraphs[0].operators for i in op.outputs if parsed.subgraphs[0].tensors[i].type == float32]
+    (said,) = (notice for notice in artifact.notices if "joins unlike ranges" in notice)
+    assert "give it an output of its own" in said and "float" not in said
+
+
 def ends(folder, kind):
     """A detector whose one output [1, 8, 8, 6] holds four boxes in pixels and two scores, brought together without a join of unlike ranges."""
     random, made = np.random.default_rng(3), flatbuffer.schema()

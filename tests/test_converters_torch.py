@@ -90,6 +90,7 @@ OTHERS = {
     "bilinear, smoothed": lambda x: functional.interpolate(x, (3, 5), mode="bilinear", antialias=True),
     "bicubic, smoothed, by 0.4": lambda x: functional.interpolate(x, scale_factor=0.4, mode="bicubic", antialias=True),
     "reversed rows of channels": lambda x: x.flip(1, -1),
+    "softmax of channels": lambda x: x.softmax(1),
 }
 
 
