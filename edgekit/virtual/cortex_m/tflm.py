@@ -19,8 +19,7 @@ from edgekit.virtual.cortex_m.boards import Board, program
 VARIABLE = "EDGEKIT_TFLM"
 FLAGS = ("-O2", "-ffunction-sections", "-fdata-sections", "-w")
 CXX_FLAGS = ("-std=gnu++17", "-fno-rtti", "-fno-exceptions", "-fno-threadsafe-statics", "-fno-unwind-tables")
-DEFINES = ("TF_LITE_STATIC_MEMORY", "TF_LITE_DISABLE_X86_NEON", "TF_LITE_STRIP_ERROR_STRINGS", "NDEBUG", "CMSIS_NN")
-"""Those of a release build, as TFLM's Makefile has it."""
+DEFINES = ("TF_LITE_STATIC_MEMORY", "TF_LITE_DISABLE_X86_NEON", "TF_LITE_STRIP_ERROR_STRINGS", "CMSIS_NN")
 FOLDERS = (
     "tensorflow/compiler/mlir/lite/core/api",
     "tensorflow/compiler/mlir/lite/schema",
