@@ -53,11 +53,8 @@ def of_reference(reference: str) -> str | None:
     path = Path(reference.partition("#")[0])
     if exists(path):
         return key(of_path(path), reference.partition("#")[2], _external(path))
-    record = _record_path(reference)
-    if not record.is_file():
-        return None
-    stamps = msgspec.json.decode(record.read_bytes(), type=list[FileStamp])
-    return key(stamps) if all(_stamp(name) == (name, size, time) for name, size, time in stamps) else None
+    stamps: list[FileStamp] | None = recall(_record_path(reference), list[FileStamp])
+    return key(stamps) if stamps is not None and all(_stamp(name) == (name, size, time) for name, size, time in stamps) else None
 
 
 def exists(path: Path) -> bool:
@@ -88,6 +85,14 @@ def keep(record: Path, content: Any) -> None:
     """Write a record of the cache, complete or not at all. Where the cache cannot be written the next build starts from nothing, no more."""
     with contextlib.suppress(UsageError), replacing(record) as part:
         part.write_bytes(msgspec.json.encode(content))
+
+
+def recall(record: Path, kind: Any) -> Any:
+    """What `keep` wrote, as a `kind`; None where there is no record, or one that cannot be read."""
+    try:
+        return msgspec.json.decode(record.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _sources(opened: Iterable[str]) -> set[str]:

@@ -27,10 +27,9 @@ def key(reference: str, calibration: str | None, *settings: object) -> str | Non
 
 def find(build: str | None) -> Path | None:
     """The bundle that this build wrote, if it is still there, unchanged."""
-    record = _path(build) if build else None
-    if record is None or not record.is_file():
+    found: _Record | None = fingerprint.recall(_path(build), _Record) if build else None
+    if found is None:
         return None
-    found = msgspec.json.decode(record.read_bytes(), type=_Record)
     path = Path(found.path)
     return path if path.is_file() and hash_file(path) == found.sha256 else None
 

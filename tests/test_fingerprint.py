@@ -68,6 +68,16 @@ def test_a_repeat_is_found_only_while_its_bundle_is_untouched(tmp_path: Path) ->
     assert repeats.find(key) is None
 
 
+def test_a_damaged_record_only_forgets(tmp_path: Path) -> None:
+    (tmp_path / "m.edgekit").write_bytes(b"bundle")
+    with fingerprint.recording("module:function"):
+        pass
+    repeats.remember("build", tmp_path / "m.edgekit")
+    for record in (tmp_path / "cache").rglob("*.json"):
+        record.write_bytes(record.read_bytes()[:5])
+    assert repeats.find("build") is None and fingerprint.of_reference("module:function") is None
+
+
 def test_a_cache_that_cannot_be_written_only_forgets(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder would be")
     (tmp_path / "m.edgekit").write_bytes(b"bundle")

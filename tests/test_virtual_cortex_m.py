@@ -72,7 +72,16 @@ def test_elf_sizes_are_added_by_where_a_section_lives(tmp_path: Path) -> None:
         elf.sizes(file)
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"interface": 2, "inputs": [], "outputs": []}', '{"interface": 1, "inputs": [], "outputs": []}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"interface": 2, "inputs": [], "outputs": []}',
+        '{"interface": 1, "inputs": [], "outputs": []}',
+        pytest.param('{"x": ' + "[" * 100_000, id="nested"),
+    ],
+)
 def test_a_malformed_description_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / build.MODEL_FILE).write_text(text)
     with pytest.raises(EdgekitError):

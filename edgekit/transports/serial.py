@@ -110,7 +110,7 @@ def _tensors(job: Job, folder: Path) -> _Tensors:
         found = msgspec.json.decode((contract.inside(folder, job.artifact) / _MODEL_FILE).read_bytes(), type=_Tensors)
     except OSError:
         found = _Tensors(tuple(file.spec for file in job.samples[0]), job.outputs)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RunnerError(f"{_MODEL_FILE}: {error}", stage="model") from error
     if {spec.name for spec in found.inputs} != {file.name for file in job.samples[0]}:
         raise RunnerError(f"the firmware takes {[spec.name for spec in found.inputs]}, not {[file.name for file in job.samples[0]]}", stage="prepare")

@@ -46,5 +46,5 @@ def _built_for(job: Path) -> int | None:
     path = inside(job, f"{read_job(job).artifact}/build.json")
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Build).arch
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None

@@ -55,7 +55,7 @@ def read_model(artifact: Path) -> Model:
         model = msgspec.json.decode((artifact / MODEL_FILE).read_bytes(), type=Model)
     except OSError as error:
         raise EdgekitError(f"{artifact.name} is not a generated model: {error.strerror}: {MODEL_FILE}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise EdgekitError(f"{MODEL_FILE}: {error}") from error
     if model.interface != INTERFACE:
         raise EdgekitError(f"{MODEL_FILE}: interface {model.interface}, but this firmware speaks {INTERFACE}", "package the model again")
