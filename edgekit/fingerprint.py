@@ -50,11 +50,19 @@ def of_reference(reference: str) -> str | None:
 
     None when that cannot be told: the function has not run before, or one of those files has changed.
     """
-    path = Path(reference.partition("#")[0])
+    path, named = split(reference)
     if exists(path):
-        return key(of_path(path), reference.partition("#")[2], _external(path))
+        return key(of_path(path), named, _external(path))
     stamps: list[FileStamp] | None = recall(_record_path(reference), list[FileStamp])
     return key(stamps) if stamps is not None and all(_stamp(name) == (name, size, time) for name, size, time in stamps) else None
+
+
+def split(reference: str) -> tuple[Path, str]:
+    """The file or folder of `PATH#NAME`, and the name of a part of it; a path that holds a `#` itself is one."""
+    if exists(Path(reference)):
+        return Path(reference), ""
+    path, _, name = reference.partition("#")
+    return Path(path), name
 
 
 def exists(path: Path) -> bool:

@@ -90,8 +90,9 @@ _EXAMPLES_PACKAGE = options.examples(
 def package(model: str, target: str, json_to: str | None, inputs: tuple[str, ...], preprocess: str | None, **values: Any) -> int:
     """Turn MODEL into a verified, size-budgeted bundle for one target.
 
-    MODEL is a file (.pt2, TorchScript .pt, .keras, .h5, .onnx, .tflite), an .mlpackage, a SavedModel folder (FOLDER#signature), or
-    package.module:function. Exits 1 when a limit or the fidelity cannot be met: the report then says by how much.
+    MODEL is a file (.pt2, TorchScript .pt, .keras, .h5, .onnx, .tflite), an .mlpackage, a SavedModel folder, or package.module:function;
+    FOLDER#SIGNATURE and FILE.tflite#SIGNATURE name one signature of several. Exits 1 when a limit or the fidelity cannot be met: the report
+    then says by how much.
     """
     from edgekit import packager
     from edgekit.budget import Limits

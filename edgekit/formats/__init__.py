@@ -109,11 +109,13 @@ def _as_source(name: str) -> Iterator[None]:
 
 
 def _module_of(reference: str) -> ModuleType:
-    path = Path(reference.partition("#")[0])
+    path, named = fingerprint.split(reference)
     present = fingerprint.exists(path)
     if present and path.is_dir() and (path / "saved_model.pb").is_file():
         return module("savedmodel")
     if path.suffix.lower() in SUFFIXES and present:
+        if named and path.suffix.lower() != ".tflite":
+            raise UsageError(f"{reference}: {path.suffix} files have no signatures", "leave out the #NAME: it is for SavedModels and .tflite files")
         return module(SUFFIXES[path.suffix.lower()])
     if ":" in reference and not present:
         return module("function")

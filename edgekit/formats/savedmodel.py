@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from edgekit import fingerprint
 from edgekit.errors import ConversionError, UsageError, close_match
 from edgekit.formats import Model, Session, Shapes, _tf
 from edgekit.formats._quiet import quiet
@@ -20,8 +21,7 @@ def open(reference: str, inputs: Shapes) -> Model:
     A SavedModel keeps its inputs and outputs by name without an order: they are taken in the names' order.
     Raises `UsageError` for a signature that is not there, `ConversionError` for a damaged folder or a model in training mode.
     """
-    folder, _, key = reference.partition("#")
-    path = Path(folder)
+    path, key = fingerprint.split(reference)
     graph_def, sources, results, inputs_specs = _frozen_graph(path, key)
     _tf.check_inference_mode(graph_def, path.name)
     specs, notices = fix_shapes(inputs_specs, inputs)

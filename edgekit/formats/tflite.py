@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from edgekit import fingerprint
 from edgekit.errors import ConversionError, UsageError, close_match, require
-from edgekit.formats import Model, Shapes, tflite_reader, tflite_rewrite
+from edgekit.formats import Model, Shapes, tflite_reader, tflite_rewrite, tflite_signature
 from edgekit.formats._quiet import quiet
 from edgekit.formats.tflite_reader import Entry, File, Port
 from edgekit.graph import Graph
@@ -35,28 +37,46 @@ class Handle:
     resize: dict[str, tuple[int, ...]]
     keeps_state: bool
     xnnpack_only: tuple[str, ...]
+    folder: tempfile.TemporaryDirectory[str] | None = None
+    """Holds the file where it is one signature of the source's."""
 
 
 def open(reference: str, inputs: Shapes) -> Model:
-    """Open a .tflite file.
+    """Open a .tflite file; `FILE#SIGNATURE` names one signature of several.
 
     A dynamic first dimension (the batch) is fixed at 1 with a notice; any other dynamic dimension needs its shape in `inputs`.
     Raises `UsageError` for a file that cannot be read or an input that does not exist, `ConversionError` for a damaged file, for custom and
     Flex operators that the runtime does not have, and for shapes that cannot be fixed.
     """
-    path = Path(reference)
+    given, key = fingerprint.split(reference)
+    path, folder, notices = _signature_alone(given, key)
     file = tflite_reader.read(path)
     _refuse_unknown(path.name, file.graph)
-    resize, notices = _fix(file, inputs)
+    resize, more = _fix(file, inputs)
+    notices += more
     xnnpack_only = tuple(o.type for o in file.graph.operators if o.custom and o.type in XNNPACK_CUSTOM)
-    handle = Handle(file.entry, resize, any(o.type in RESOURCES for o in file.graph.operators), xnnpack_only)
+    handle = Handle(file.entry, resize, any(o.type in RESOURCES for o in file.graph.operators), xnnpack_only, folder)
     if xnnpack_only:
         notices.append(f"{', '.join(sorted(set(xnnpack_only)))}: a custom operator that only the XNNPACK and GPU delegates run")
     ends = (file.entry.inputs, file.entry.outputs)
     dynamic = any(-1 in file.graph.tensors[port.tensor].shape for ports in ends for port in ports)
     shapes = _inferred(path, handle) if dynamic else {}
     signature = Signature(*(tuple(_spec(port, file.graph, shapes.get(port.name)) for port in ports) for ports in ends))
-    return Model("tflite", path.stem, signature, _digest((path, *file.external)), path, handle, tuple(notices))
+    name = given.stem + (f"-{key}" if key else "")
+    return Model("tflite", name, signature, _digest((path, *file.external)), path, handle, tuple(notices))
+
+
+def _signature_alone(path: Path, key: str) -> tuple[Path, tempfile.TemporaryDirectory[str] | None, list[str]]:
+    """The file to work on, the folder that holds it, and what to say of it: a copy with one signature where the source has several."""
+    found = tflite_signature.keys(path)
+    if len(found) < 2 and not key:
+        return path, None, []
+    chosen = tflite_signature.choose(path, found, key)
+    if len(found) < 2:
+        return path, None, []
+    folder = tempfile.TemporaryDirectory(prefix="edgekit-signature-")
+    notice = f"the file has the signatures {', '.join(found)}: {chosen} is taken" + ("" if key else f"; {path.name}#NAME takes another")
+    return tflite_signature.alone(path, chosen, Path(folder.name) / path.name), folder, [notice]
 
 
 def session(model: Model, *, threads: int = 1, reference_kernels: bool = False, keep_state: bool = False) -> Interpreter:

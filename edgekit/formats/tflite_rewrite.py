@@ -24,7 +24,7 @@ def to_float(path: Path, out: Path) -> Path:
         _use_builtin_transpose_conv(model)
         _name_ends(model)
 
-    return _rewrite(path, out, change)
+    return rewrite(path, out, change)
 
 
 def set_shapes(path: Path, shapes: Mapping[int, tuple[int, ...]], out: Path) -> Path:
@@ -35,10 +35,11 @@ def set_shapes(path: Path, shapes: Mapping[int, tuple[int, ...]], out: Path) -> 
             tensor.shape = list(shapes.get(index, _plain(tensor.shape)))
             tensor.shapeSignature = None
 
-    return _rewrite(path, out, change)
+    return rewrite(path, out, change)
 
 
-def _rewrite(path: Path, out: Path, change: Callable[[Any], None]) -> Path:
+def rewrite(path: Path, out: Path, change: Callable[[Any], None]) -> Path:
+    """Write `path` as `change` leaves its `ModelT`, without what nothing refers to then. Raises `ConversionError`."""
     if tflite_reader.read(path).external:  # reading also checks every offset and index that the object form below relies on
         raise ConversionError(f"{path.name}: its constants lie in files beside it", "store them in the .tflite file itself")
     data = path.read_bytes()
