@@ -147,3 +147,25 @@ def test_an_unwritable_place_of_the_state_is_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     env = environment(tmp_path / "cache", EDGEKIT_STATE=os.devnull)
     refused(edgekit("test", tmp_path / "dense-android-arm64.edgekit", "--device", "local:", cwd=tmp_path, env=env), 2, os.devnull)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_no_color_is_heeded_on_a_terminal(wanted: bool, tmp_path: Path) -> None:
+    models.dense(tmp_path / "dense.tflite")
+    ours, theirs = os.openpty()
+    env = environment(tmp_path / "cache", **({} if wanted else {"NO_COLOR": "1"}))
+    if wanted:
+        env.pop("NO_COLOR", None)
+    subprocess.run([sys.executable, "-m", "edgekit", "inspect", "dense.tflite"], cwd=tmp_path, env=env, stdout=theirs, check=True)
+    os.close(theirs)
+    said = os.read(ours, 65536)
+    os.close(ours)
+    assert (b"\x1b[" in said) == wanted
+
+
+def test_a_copy_under_another_name_is_another_bundle(tmp_path: Path) -> None:
+    for name in ("one", "two", "one"):
+        models.dense(tmp_path / f"{name}.tflite")
+        done = edgekit("package", f"{name}.tflite", "--target", "android-arm64", "--out", "out", cwd=tmp_path)
+        assert done.stdout.splitlines()[-1] == f"out/{name}-android-arm64.edgekit", done.stderr
+    assert len(list((tmp_path / "out").iterdir())) == 2

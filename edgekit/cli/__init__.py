@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from typing import Any
 
@@ -80,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str] | None) -> int:
     """Run a command: its exit code, or that of the error that it ended with."""
     try:
-        code: Any = edgekit.main(arguments, standalone_mode=False)
+        code: Any = edgekit.main(arguments, standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None)
     except EdgekitError as error:
         return fail(error, arguments)
     except click.exceptions.Exit as error:

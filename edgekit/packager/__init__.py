@@ -64,7 +64,7 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
     _check_edge(options, target, backend)
     variants.check(options, target, getattr(backend, "enumerates_shapes", False))
     if not options.rebuild and (repeat := repeats.find(_key(reference, target, options))):
-        return _repeat(repeat)
+        return _repeat(options.out / repeat.name if repeat.parent == options.out.resolve() else repeat)
     progress(0, 0, "opening the model")
     with _no_collection(), fingerprint.recording(*filter(None, (reference, options.calibration))):
         source = formats.in_float32(formats.open(reference, options.inputs))
@@ -123,7 +123,8 @@ def _place(options: Options, name: str, target: Target) -> Path:
 def _key(reference: str, target: Target, options: Options) -> str | None:
     settings = dataclasses.asdict(dataclasses.replace(options, rebuild=False, out=Path()))
     aar = fingerprint.of_path(options.runtime_aar) if options.runtime_aar else ""
-    return repeats.key(reference, options.calibration, target, repr(settings), aar, str(options.out.resolve()))
+    name = fingerprint.split(reference)[0].name  # a copy under another name is another bundle
+    return repeats.key(reference, options.calibration, target, repr(settings), aar, str(options.out.resolve()), name)
 
 
 def _repeat(path: Path) -> Outcome:
