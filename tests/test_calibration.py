@@ -142,6 +142,30 @@ def test_what_is_no_source(tmp_path):
     assert "both images (00.png) and arrays (00.npy)" in refusal(tmp_path)
 
 
+def test_an_image_is_turned_as_its_camera_says(tmp_path):
+    """Orientation 6: the camera was turned a quarter to the right; the viewer turns the pixels clockwise."""
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
+    Image.fromarray(pixels).save(tmp_path / "b.png")
+    found = calibration.load(str(tmp_path), IMAGE, Preprocess(scale=1.0))
+    np.testing.assert_array_equal(found.samples[0]["image"][0], np.rot90(pixels, -1).transpose(2, 0, 1))
+    np.testing.assert_array_equal(found.samples[1]["image"][0], pixels.transpose(2, 0, 1))
+    assert "1 images are turned upright, as their EXIF orientation says (a.png)" in found.notices
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparency_is_dropped_and_told(tmp_path, mode):
+    for name in ("a", "b"):
+        picture = Image.fromarray(np.random.default_rng(ord(name)).integers(0, 256, (8, 8, 4), np.uint8), "RGBA").convert(mode)
+        picture.save(tmp_path / f"{name}.png", **({"transparency": 3} if mode == "P" else {}))
+    found = calibration.load(str(tmp_path), IMAGE, Preprocess(scale=1.0))
+    assert any(notice.startswith("2 images have transparency, which is dropped") and "(a.png, ...)" in notice for notice in found.notices)
+    with Image.open(tmp_path / "a.png") as picture:
+        np.testing.assert_array_equal(found.samples[0]["image"][0], np.asarray(picture.convert("RGB")).transpose(2, 0, 1))
+
+
 def test_images_for_several_inputs_are_refused(tmp_path):
     assert "the model has 2: x, rate" in refusal(pictures(tmp_path), TWO, Preprocess())
 

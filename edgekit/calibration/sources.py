@@ -21,6 +21,9 @@ from edgekit.tensors import Array, Signature, TensorSpec
 
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 ARRAYS = (".npy", ".npz")
+_ORIENTATION = 0x0112
+"""EXIF tag 274 (Exif 2.32, 4.6.4): 1 is upright."""
+
 MOST_PIXELS = 2**26
 MOST_BYTES = 2**31
 TAKES = "give a folder of images or of .npy/.npz files, one .npz, or package.module:function"
@@ -68,7 +71,28 @@ def _folder(folder: Path, signature: Signature, preprocess: Preprocess | None, l
     stated = preprocess or _default(signature)
     if preprocess is None:
         notices.append(f"no --preprocess: images are stretched to {stated.resize} pixels (width, height) and scaled to 0..1, in RGB")
+    notices += _oddities({p: names[p] for p in taken})
     return Found(((names[p], _image(p, names[p], signature, stated)) for p in taken), stated, tuple(notices))
+
+
+def _oddities(pictures: Mapping[Path, str]) -> list[str]:
+    """What is done to some images beyond the stated preprocessing, told from their headers; one that cannot be read is left to its reader."""
+    pillow = require("PIL.Image", extra="images", purpose="reading images")
+    turned, clear = [], []
+    for path, name in pictures.items():
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pillow.open(path) as picture:
+                turned += [name] if picture.getexif().get(_ORIENTATION, 1) != 1 else []
+                clear += [name] if picture.has_transparency_data else []
+    return [
+        f"{len(some)} images {what} ({some[0]}{', ...' if len(some) > 1 else ''})"
+        for some, what in (
+            (turned, "are turned upright, as their EXIF orientation says"),
+            (clear, "have transparency, which is dropped: what is stored below it counts"),
+        )
+        if some
+    ]
 
 
 def _default(signature: Signature) -> Preprocess:
@@ -96,11 +120,18 @@ def _image(path: Path, name: str, signature: Signature, preprocess: Preprocess) 
         with picture:
             if picture.size[0] * picture.size[1] > MOST_PIXELS:
                 raise UsageError(f"{name}: an image of {picture.size[0]}x{picture.size[1]} pixels", f"at most {MOST_PIXELS} pixels are read")
-            return {spec.name: images.apply(picture, preprocess, spec)}
+            return {spec.name: images.apply(_upright(picture), preprocess, spec)}
     except UsageError as error:
         raise UsageError(error.message if error.message.startswith(name) else f"{name}: {error.message}", error.hint) from error
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:  # what Pillow's decoders raise on bad data
         raise UsageError(f"{name}: not a readable image: {error}", "leave it out, or save it again") from error
+
+
+def _upright(picture: Any) -> Any:
+    """As a viewer shows it: cameras store how they were held instead of turning the pixels."""
+    if picture.getexif().get(_ORIENTATION, 1) == 1:
+        return picture
+    return require("PIL.ImageOps", extra="images", purpose="reading images").exif_transpose(picture)
 
 
 def _array_file(path: Path, name: str, signature: Signature, limit: int) -> Iterator[tuple[str, Mapping[str, Array]]]:
