@@ -11,6 +11,7 @@ import pytest
 
 from edgekit import converters, formats, hops, target
 from edgekit.backends import Context, coreml
+from edgekit.errors import ConversionError
 from edgekit.formats import Model
 from edgekit.formats import torch as torch_format
 from edgekit.planner import Candidate
@@ -78,12 +79,26 @@ PICTURE = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 3, 14, 15)).
     lambda x: F.interpolate(x, scale_factor=2.5, mode="bilinear"),
     lambda x: 1 / (x.abs() * 1e-3 + 1e-4),
     lambda x: F.scaled_dot_product_attention(x, x[:, :1], x[:, 1:2], enable_gqa=True),
+    lambda x: F.gelu(x, approximate="tanh"),
+    lambda x: x.std() + torch.sub(x, 3.0, alpha=0.5),
+    lambda x: F.channel_shuffle(x.reshape(1, 6, 7, 15), 2).index_add(1, torch.tensor([0, 0, 3]), x.reshape(1, 6, 7, 15)[:, :3]),
+    lambda x: F.pad(F.max_pool2d(x, 3, 1, 1, dilation=2), (2, 1, 1, 0), mode="circular"),
+    lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, divisor_override=5),
+    lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), padding_mode="reflection", align_corners=False),
+    lambda x: torch.where((x > 0) & (x < 1) | (x < -1), F.celu(x, 2.0), F.logsigmoid(x)),
+    lambda x: F.rms_norm(x * 1e-2, (15,), eps=1e-6) @ x[0, 0, 0],
+    lambda x: F.instance_norm(x, torch.ones(3), torch.full((3,), 2.0), use_input_stats=False),
 ])  # fmt: skip
 def test_the_float_package_gives_what_the_source_gives(function: Callable[[Any], Any], tmp_path: Path) -> None:
     _, made, samples, wanted = converted(net(function), tmp_path, PICTURE)
     (got,) = hops.run(formats.session(made), made.signature, samples)
     for name, right in wanted[0].items():
         np.testing.assert_allclose(got[name], right, rtol=1e-5, atol=1e-5)
+
+
+def test_an_operator_that_fails_in_coremltools_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match="grid_sampler in layer"):
+        converted(net(lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), mode="bicubic", align_corners=False)), tmp_path, PICTURE)
 
 
 @pytest.mark.parametrize("module", [Recurrent, Cells])

@@ -188,3 +188,21 @@ def test_crop_resize_of_a_whole_and_a_part() -> None:
     close(got[0], whole, "float32", 4)
     close(got[1], x[0, :, 1:4, 2:5], "float32", 4)
     np.testing.assert_array_equal(got[2, :, :2], np.full((2, 2, 3), 9))
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("mode", ["reflection", "symmetric"])
+def test_sampling_outside_reads_the_picture_mirrored(mode: str, aligned: bool) -> None:
+    """At the middles of the outermost pixels, or at their edges: numpy's two ways to mirror, here of a picture padded by twice its size."""
+    width, height = 5, 4
+    x, margin = values(3, (1, 2, height, width), "float32"), 8
+    wide = np.pad(x, [(0, 0), (0, 0), (margin, margin), (margin, margin)], "reflect" if mode == "reflection" else "symmetric")
+    pixels = np.random.RandomState(4).uniform(-margin + 1, height + margin - 2, (1, 6, 3, 2)).astype(np.float32)
+    size = np.array([width, height], np.float32)
+    at = 2 * pixels / (size - 1) - 1 if aligned else (2 * pixels + 1) / size - 1
+    there = torch.from_numpy(2 * (pixels + margin) / (size + 2 * margin - 1) - 1)
+    want = F.grid_sample(torch.from_numpy(wide), there, align_corners=True).numpy()
+    parameters = {"sampling_mode": "bilinear", "padding_mode": mode, "padding_value": np.float32(0), "align_corners": np.bool_(aligned)}
+    parameters["coordinates_mode"] = "normalized_minus_one_to_one"
+    got = run("resample", {"x": x, "coordinates": at.astype(np.float32)}, ("float32", want.shape), parameters)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from edgekit.errors import ConversionError
 from edgekit.formats import Model, mlprogram_write
 from edgekit.formats._quiet import quiet
 from edgekit.formats._torch_program import layer_of, operator_name
-from edgekit.legalize import torch_ops
+from edgekit.legalize import torch_coreml, torch_ops
 
 SOURCE = "torch"
 RESULT = "mlprogram"
@@ -44,23 +45,33 @@ def _exported(model: Model) -> tuple[Any, tuple[str, ...]]:
     ct = mlprogram_write.coremltools()
     program = model.handle
     ends = (*program.graph_signature.input_specs, *program.graph_signature.output_specs)
-    module, notices = torch_ops.legalize(program, torch_ops.COREML)
+    module, notices = torch_ops.legalize(program, torch_coreml.RULES)
     if notices or any(hasattr(end.arg, "value") for end in ends):  # coremltools takes tensors only, nested or not
         program = torch.export.export(flat_module(program, module), example_tensors(model))
-    program = program.run_decompositions(_recurrent_parts())
+    program = program.run_decompositions(_taken_apart())
     _name_by_layer(program)
     _divide(program)
+    _say_by_place(program)
     outputs = [ct.TensorType(name=f"edgekit_output_{i}") for i in range(len(model.signature.outputs))]
     return ct.convert(program, outputs=outputs, **_mlprogram_result.settings()), notices
 
 
-def _recurrent_parts() -> dict[Any, Any]:
-    """Decompositions of the recurrent operators that coremltools does not know (LSTM and GRU it knows whole, from a trace)."""
+def _taken_apart() -> dict[Any, Any]:
+    """PyTorch's own decompositions of the operators that coremltools does not know, or not out of an export (LSTM and GRU it knows whole, from a
+    trace).
+    """
     import torch
     from torch._decomp import decomposition_table
 
     known = {**decomposition_table, **torch.export.default_decompositions()}
-    return {operator: known[operator] for operator in known if _operator_of(operator) in TAKEN_APART}
+    return {operator: known[operator] for operator in known if _operator_of(operator) in TAKEN_APART or not _is_taken(operator)}
+
+
+def _is_taken(target: Any) -> bool:
+    """Whether coremltools translates an operator of PyTorch."""
+    from coremltools.converters.mil.frontend.torch.torch_op_registry import _TORCH_OPS_REGISTRY
+
+    return not hasattr(target, "_schema") or _TORCH_OPS_REGISTRY.get_func(target.__name__) is not None
 
 
 def _operator_of(target: Any) -> str:
@@ -103,6 +114,19 @@ def _divide(program: Any) -> None:
             node.target, node.args = torch.ops.aten.div.Tensor, (1.0, *node.args)
 
 
+def _say_by_place(program: Any) -> None:
+    """Give GELU its approximation by place: coremltools does not see it by its name, and computes another function. Sums and differences of
+    multiples it computes without the factor. Raises `ConversionError` for one that PyTorch's decompositions have left.
+    """
+    import torch
+
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.aten.gelu.default and node.kwargs:
+            node.args, node.kwargs = (*node.args, node.kwargs["approximate"]), {}
+        if node.op == "call_function" and node.kwargs.get("alpha", 1) != 1 and _operator_of(node.target) in ("add", "sub", "rsub"):
+            raise ConversionError(f"{operator_name(node)} in layer {layer_of(node)} adds a multiple, which coremltools does not", HINT)
+
+
 def _blame(model: Model, error: Exception) -> str:
     said = mlprogram_write.first_line(error)
     wanted = re.search(r"op '?(\w+)'? not implemented|Unsupported fx node (\w+)", str(error))
@@ -110,4 +134,11 @@ def _blame(model: Model, error: Exception) -> str:
     for node in model.handle.graph.nodes:
         if name and operator_name(node).partition("::")[2].partition(".")[0].rstrip("_") == name.rstrip("_"):
             return f"{operator_name(node)} in layer {layer_of(node)} has no counterpart in Core ML"
+    for node in model.handle.graph.nodes:  # PyTorch took it apart, and a part has none
+        if node.op == "call_function" and not _is_taken(node.target):
+            return f"{operator_name(node)} in layer {layer_of(node)} has no counterpart in Core ML ({said})"
+    at = [frame.f_locals.get("node") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    failed = next((node for node in reversed(at) if hasattr(node, "kind") and hasattr(node, "name")), None)
+    if failed is not None:
+        return f"coremltools failed at {failed.kind} in layer {failed.name}: {said}"
     return f"coremltools failed: {said}"

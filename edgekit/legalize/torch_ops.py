@@ -265,9 +265,5 @@ RULES = (
     ),
 )
 
-COREML = (
-    *(rule for rule in RULES if rule.operator in ("aten::upsample_nearest2d", "aten::upsample_bilinear2d") or rule.operator.endswith("_aa")),
-    Rule("aten::upsample_bicubic2d", torch_resizes.always, torch_resizes.smoothed("upsample_bicubic2d"), _SMOOTHED),
-    Rule("aten::scaled_dot_product_attention", _grouped, grouped_attention, _SHARED),
-)
-"""What coremltools refuses, or makes other values of."""
+SHARED_HEADS = Rule("aten::scaled_dot_product_attention", _grouped, grouped_attention, _SHARED)
+"""For converters that do not know of keys that several heads share."""

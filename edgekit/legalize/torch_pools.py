@@ -47,9 +47,9 @@ def adaptive_average_pool_3d(x: Any, output_size: Any) -> Any:
     """The mean of slices, axis by axis."""
     import torch
 
-    for axis, count in enumerate(each(output_size, 3), start=x.dim() - 3):
-        if count != x.shape[axis]:
-            bins = windows(x.shape[axis], count)
+    for axis, size in enumerate(each(output_size, 3), start=x.dim() - 3):
+        if size != x.shape[axis]:
+            bins = windows(x.shape[axis], size)
             x = torch.cat([x.narrow(axis, start, end - start).mean(axis, keepdim=True) for start, end in bins], axis)
     return x
 
@@ -70,8 +70,8 @@ def always(x: Any, output_size: Any) -> bool:
 def adaptive_max_pool(x: Any, output_size: Any) -> tuple[Any, None]:
     """The largest of slices, axis by axis; the places where they were found are not given."""
     sizes = (output_size,) if isinstance(output_size, int) else tuple(output_size)
-    for axis, count in enumerate(sizes, start=x.dim() - len(sizes)):
-        x = _largest(x, axis, windows(x.shape[axis], count))
+    for axis, size in enumerate(sizes, start=x.dim() - len(sizes)):
+        x = _largest(x, axis, windows(x.shape[axis], size))
     return x, None
 
 
@@ -116,10 +116,13 @@ def average_pool_excluding_padding(
     return pool(padded, list(kernel), list(stride)) * (rows[:, None] * columns[None, :])
 
 
+def count(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int:
+    """Windows of a pool along an axis (output size as PyTorch, AvgPool2d)."""
+    found = (size + 2 * padding - kernel + (stride - 1 if ceil_mode else 0)) // stride + 1
+    return found - 1 if ceil_mode and (found - 1) * stride >= size + padding else found
+
+
 def _inside(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> list[int]:
-    """For each window along an axis: how many of its elements lie inside the image (output size as PyTorch, AvgPool2d)."""
-    count = (size + 2 * padding - kernel + (stride - 1 if ceil_mode else 0)) // stride + 1
-    if ceil_mode and (count - 1) * stride >= size + padding:
-        count -= 1
-    starts = [i * stride - padding for i in range(count)]
+    """For each window along an axis: how many of its elements lie inside the image."""
+    starts = [i * stride - padding for i in range(count(size, kernel, stride, padding, ceil_mode))]
     return [min(start + kernel, size) - max(start, 0) for start in starts]

@@ -17,13 +17,29 @@ def nearest_moves(x: Any, output_size: Any = None, *scales: Any) -> bool:
     return any(count % size or ratio * count != size for size, count, ratio in _axes(x, output_size, scales))
 
 
+def any_size(x: Any, output_size: Any = None, *scales: Any) -> bool:
+    """Whatever the factors."""
+    del x, output_size, scales
+    return True
+
+
 def nearest(x: Any, output_size: Any = None, *scales: Any) -> Any:
     """Rows and columns at floor(i * ratio)."""
+    return _picked(x, _axes(x, output_size, scales), 0.0)
+
+
+def nearest_exact(x: Any, output_size: Any = None, *scales: Any) -> Any:
+    """Rows and columns at floor((i + 0.5) * ratio)."""
+    return _picked(x, _axes(x, output_size, scales), 0.5)
+
+
+def _picked(x: Any, axes: Sequence[tuple[int, int, float]], offset: float) -> Any:
     import numpy as np
     import torch
 
-    for axis, (size, count, ratio) in enumerate(_axes(x, output_size, scales), start=x.dim() - 2):
-        places = np.minimum(np.floor(np.arange(count, dtype=np.float32) * np.float32(ratio)).astype(np.int64), size - 1)
+    for axis, (size, count, ratio) in enumerate(axes, start=x.dim() - 2):
+        middles = np.arange(count, dtype=np.float32) + np.float32(offset)
+        places = np.minimum(np.floor(middles * np.float32(ratio)).astype(np.int64), size - 1)
         x = x.index_select(axis, torch.from_numpy(places))
     return x
 

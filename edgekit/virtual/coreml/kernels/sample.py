@@ -9,7 +9,9 @@ import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 
 from edgekit.virtual.coreml.kernels.arguments import Tensor, flag, integer, number
 
-PADDINGS = {"constant": "zeros", "border": "border", "reflection": "reflection"}
+PADDINGS = {"constant": "zeros", "border": "border", "reflection": "reflection", "symmetric": "reflection"}
+MIRRORS = {"reflection": 0.0, "symmetric": 0.5}
+"""How far behind the middle of the last pixel its picture is mirrored; torch mirrors at the middles where corners are aligned, else at the edges."""
 
 
 def resample(
@@ -25,6 +27,8 @@ def resample(
     if padding_mode not in PADDINGS or (padding_mode == "constant" and number(padding_value) != 0):
         raise ValueError(f"padding_mode {padding_mode} with value {number(padding_value)} is not interpreted")
     where = _normalized(coordinates.float(), x, coordinates_mode, flag(align_corners))
+    if MIRRORS.get(padding_mode) == (0.5 if flag(align_corners) else 0.0):
+        where = _mirrored(where, x, MIRRORS[padding_mode], flag(align_corners))
     return F.grid_sample(x, where, sampling_mode, PADDINGS[padding_mode], flag(align_corners))
 
 
@@ -54,6 +58,16 @@ def _normalized(at: Tensor, x: Tensor, mode: str, aligned: bool) -> Tensor:
         return at * 2 - 1
     size = torch.tensor([x.shape[-1], x.shape[-2]], dtype=torch.float32)
     return 2 * at / (size - 1).clamp(min=1) - 1 if aligned else (2 * at + 1) / size - 1
+
+
+def _mirrored(at: Tensor, x: Tensor, behind: float, aligned: bool) -> Tensor:
+    """Normalized coordinates mirrored into the picture, `behind` pixels after the middles of its outermost pixels."""
+    size = torch.tensor([x.shape[-1], x.shape[-2]], dtype=torch.float32)
+    pixels = (at + 1) * (size - 1) / 2 if aligned else ((at + 1) * size - 1) / 2
+    span = (size - 1 + 2 * behind).clamp(min=1e-6)
+    folded = (pixels + behind).abs() % (2 * span)
+    pixels = (torch.where(folded > span, 2 * span - folded, folded) - behind).clamp(min=0).minimum(size - 1)
+    return _normalized(pixels, x, "unnormalized", aligned)
 
 
 def crop_resize(
