@@ -31,12 +31,14 @@ from tests.micro_ops import Case
 SAMPLES = 3
 CORES = ("cortex-m0", "cortex-m4", "cortex-m55")
 MOST_TENSORS = 16
+SUMS = "packaging makes it MEAN and MUL, which are equal"
 NO_REFERENCE = {
-    "SUM int8": "TFLM is within one step of the real sum; LiteRT's reference kernel saturates, its default one does not",
-    "SUM int16": "TFLM is within one step of the real sum; LiteRT's reference kernel wraps, its default one does not",
+    "SUM int8": "TFLM is within one step of the real sum; LiteRT's reference kernel saturates, its default one does not; " + SUMS,
+    "SUM int16": "TFLM is within one step of the real sum; LiteRT's reference kernel wraps, its default one does not; " + SUMS,
 }
 FAULTS = {"TRANSPOSE_CONV int16": "TFLM with CMSIS-NN reads a bias that is absent: refused when packaging"}
-ONE_STEP = {"FULLY_CONNECTED int16": "at most one step: LiteRT's reference kernel multiplies in double precision, TFLM's in fixed point of 16 bits"}
+ROUNDED = "at most one step: LiteRT's reference kernel multiplies in double, all others in fixed point of {0} bits, as CONV_2D is"
+ONE_STEP = {"FULLY_CONNECTED int16": ROUNDED.format(16), "FULLY_CONNECTED by channel int8": ROUNDED.format(32)}
 
 
 def opened(cases: Sequence[Case], path: Path) -> Model:
@@ -225,6 +227,9 @@ Written by `python -m tests.micro_conformance docs/mcu-conformance.md`. Each row
 whole range, held to LiteRT's reference kernels: *equal* is every byte, a number is the largest difference in stored values. `-`: generated C
 does not take the operator by itself (SOFTMAX and functions of one value it takes at the end of a net). *This machine* is the interpreter of the
 package tflite-micro; the cores run in QEMU, with CMSIS-NN where a core has DSP instructions (Cortex-M0 has none).
+
+What runs on a core is held to TFLM's interpreter on this machine, or to generated C compiled for it, and equals that to the byte, also where LiteRT's
+reference kernel is a step away. Packaging compares both on samples and random inputs, and says where a desktop's reference kernels differ.
 
 Left out: what LiteRT has no integer kernel for (CUMSUM, ELU, DIV and ZEROS_LIKE in int8), state and control flow (tested on whole models), and
 fused recurrent layers, which the converters write as loops or unrolled.

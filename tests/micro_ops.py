@@ -86,24 +86,29 @@ def two(operator: str, dtype: str, *, shapes: Any = (SHAPE, SHAPE), out: Any = N
     return Case(operator, dtype, add)
 
 
-def layer(operator: str, dtype: str) -> Case:
-    """A convolution or dense layer with a scale for each channel."""
+BY_CHANNEL = "FULLY_CONNECTED by channel"
+"""A dense layer with a scale for each channel, beside that with one for all: large, for one value in a thousand is another."""
+
+
+def layer(label: str, dtype: str) -> Case:
+    """A convolution or dense layer; convolutions, and dense layers where the label says so, with a scale for each channel."""
+    operator = label.removesuffix(" by channel")
 
     def add(net: Net) -> Ends:
         depthwise, dense = operator == "DEPTHWISE_CONV_2D", operator == "FULLY_CONNECTED"
-        shape = (1, 3, 3, 4) if depthwise else (6, 8) if dense else (4, 3, 3, 4)
+        shape = (1, 3, 3, 4) if depthwise else (4096, 32) if label == BY_CHANNEL else (6, 8) if dense else (4, 3, 3, 4)
         channels = shape[3] if depthwise else shape[0]
-        scales = np.array([0.01]) if dense else np.linspace(0.004, 0.02, channels)
-        x = tensor(net, (1, 8) if dense else SHAPE, dtype)
+        scales = np.array([0.01]) if label == "FULLY_CONNECTED" else np.linspace(0.004, 0.02, channels)
+        x = tensor(net, (1, shape[1]) if dense else SHAPE, dtype)
         weights = constant(net, random(1, shape), scale=scales, axis=3 if depthwise else 0)
         bias = constant(net, random(2, channels, "int64" if dtype == "int16" else "int32"), scale=0.05 * scales)
-        y = tensor(net, (1, 6) if dense else SHAPE, dtype, 0.2)
+        y = tensor(net, (1, channels) if dense else SHAPE, dtype, 0.7 if label == BY_CHANNEL else 0.2)
         table = {"DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions", "FULLY_CONNECTED": "FullyConnectedOptions"}.get(operator, "Conv2DOptions")
         options = {} if dense else CONV | ({"depthMultiplier": 1} if depthwise else {})
         net.add(operator, [x, weights, bias], [y], version=4 if dense else 3, table=table, fusedActivationFunction=0, **options)
         return [x], [y]
 
-    return Case(operator, dtype, add)
+    return Case(label, dtype, add)
 
 
 def transposed(dtype: str) -> Case:
@@ -194,6 +199,7 @@ def _moved(dtype: str) -> Iterator[Case]:
 
 
 def _int8_only() -> Iterator[Case]:
+    yield layer(BY_CHANNEL, "int8")
     yield two("SQUARED_DIFFERENCE", "int8", scales=(0.05, 0.05, 0.5))
     yield selected("int8")
     for name in ("REDUCE_MAX", "REDUCE_MIN"):

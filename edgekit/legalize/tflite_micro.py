@@ -72,7 +72,7 @@ def pool_means(model: Any) -> tuple[str, ...]:
 
 
 def average_sums(model: Any) -> tuple[str, ...]:
-    """Make SUM of floats MEAN and MUL by the count: LiteRT's integer sums overflow, TFLM's are floats that cores round unlike. The layers changed."""
+    """Make SUM of floats MEAN and MUL by the count: LiteRT's integer sums overflow, TFLM's are taken in float. The names of the layers changed."""
     graph, changed = model.subgraphs[0], []
     for place, operator in reversed(list(enumerate(graph.operators))):
         source = graph.tensors[int(operator.inputs[0])] if flatbuffer.op_name(model, operator) == "SUM" else None
