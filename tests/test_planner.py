@@ -87,3 +87,10 @@ def test_a_point_within_tolerance_comes_before_a_better_one_that_its_own_toleran
     tolerances = {"w8": Tolerance(min_sqnr_db=20.0), "w8-dynamic": Tolerance(min_sqnr_db=15.0)}
     points = [point("w8", 1000, 18.2), point("w8-dynamic", 990, 17.9)]
     assert planner.choose(points, tolerances, "fidelity").chosen == 1
+
+
+def test_integer_edges_leave_what_computes_in_float_out() -> None:
+    profile = target.load("android-arm64")
+    made, skipped = planner.tiers(profile, profile.precisions, "auto", "nearest", calibrated=True, integer_edges=True)
+    assert {candidate.precision for tier in made for candidate in tier} == {"w8a8", "w8a16"}
+    assert "no integers at its edges" in skipped["fp32"]

@@ -95,7 +95,7 @@ class Excess(msgspec.Struct, frozen=True):
     def needed(self) -> str:
         """The option that would let this plan pass."""
         option = {"model": "--max-model-size", "total": "--max-size", "flash": "--max-flash", "sram": "--max-sram"}[self.what]
-        if self.what in ("flash", "sram"):
+        if self.what in ("flash", "sram") or self.used_bytes < 10**6:
             return f"{option} {-(-self.used_bytes // 10**3)}KB"
         return f"{option} {-(-self.used_bytes // 10**4) / 100:.2f}MB"
 

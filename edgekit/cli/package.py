@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,16 @@ from edgekit.errors import UsageError
 PRECISIONS = "auto, fp32, fp16, w8, w8-dynamic, w8a8, w8a16 (a target may have more: 'edgekit targets NAME')"
 
 INPUT_HELP = "Shape of an input; needed where the model leaves it open. Core ML: 1x3x224x224,1x3x320x320 for several."
+
+
+def _decibels(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):  # nothing is below a bound that is no number
+        raise UsageError(f"--min-sqnr: {text!r} is not a number of decibels", "for example 25")
+    return found
 
 
 def _bytes(size: str) -> int:
@@ -45,11 +56,11 @@ _EXAMPLES_PACKAGE = options.examples(
     metavar="SIZE",
     help="Ceiling for model + runtime + generated code, e.g. 25MB (MB = 10^6, MiB = 2^20).",
 )
-@click.option("--max-model-size", "max_model_bytes", type=_bytes, metavar="SIZE", help="Ceiling for the artifact alone.")
+@click.option("--max-model-size", "max_model_bytes", type=_bytes, metavar="SIZE", help="Ceiling for the artifact's file alone, as installed.")
 @click.option("--board", default="", metavar="B", help="Board of a microcontroller target: its flash and SRAM are the limits ('edgekit devices').")
 @click.option("--max-flash", "max_flash_bytes", type=_bytes, metavar="SIZE", help="Ceiling for code and weights on a microcontroller, e.g. 512KB.")
 @click.option("--max-sram", "max_sram_bytes", type=_bytes, metavar="SIZE", help="Ceiling for arena, variables and stack there, e.g. 128KB.")
-@click.option("--size-of", type=click.Choice(["installed", "download"]), default="installed", show_default=True, help="Which size the ceilings mean.")
+@click.option("--size-of", type=click.Choice(["installed", "download"]), default="installed", show_default=True, help="Which size --max-size means.")
 @click.option("--precision", "-p", default="auto", show_default=True, metavar="P", help=PRECISIONS + ".")
 @click.option(
     "--rounding",
@@ -66,7 +77,7 @@ _EXAMPLES_PACKAGE = options.examples(
     help="How ranges of 8-bit activations are chosen.",
 )
 @click.option("--prefer", type=click.Choice(["fidelity", "size"]), default="fidelity", show_default=True, help="What 'auto' takes within the limits.")
-@click.option("--min-sqnr", "min_sqnr_db", type=float, metavar="DB", help="Fidelity to demand, instead of the profile's tolerance.")
+@click.option("--min-sqnr", "min_sqnr_db", type=_decibels, metavar="DB", help="Fidelity to demand, instead of the profile's tolerance.")
 @click.option(
     "--io",
     type=click.Choice(["float32", "int8", "image"]),

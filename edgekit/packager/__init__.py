@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgekit import budget, bundle, fingerprint, formats, hops, pixels, plugins, repeats, samples
+from edgekit import budget, bundle, fingerprint, formats, hops, pixels, planner, plugins, repeats, samples
 from edgekit import target as targets
 from edgekit.backends import Backend
 from edgekit.budget import boards
@@ -108,6 +108,9 @@ def _check_precision(precision: str, target: Target, backend: Backend) -> None:
 def _check_edge(options: Options, target: Target, backend: Backend) -> None:
     if options.io == "image" and not getattr(backend, "takes_images", False):
         raise UsageError(f"--io image: {target.name} has no image inputs", "the app gives the tensor that --preprocess describes: leave out --io")
+    if options.io == "int8" and options.precision != "auto" and not planner.needs_calibration(options.precision):
+        what = f"--io int8: {options.precision} computes in float, and has no integers at its edges"
+        raise UsageError(what, "give a --precision with integer activations, or leave out --io")
 
 
 def _place(options: Options, name: str, target: Target) -> Path:
