@@ -105,6 +105,18 @@ def test_an_operator_that_cannot_be_generated_is_refused_by_name(tmp_path: Path)
         package(tmp_path / "net.tflite", tmp_path)
 
 
+def test_two_inputs_are_refused_with_the_way_that_takes_them(tmp_path: Path) -> None:
+    from tests.tflite_build import Net
+
+    net = Net()
+    x, y, z = (net.tensor(name, (1, 4), "int8", scale=0.1) for name in "xyz")
+    net.add("ADD", [x, y], [z], version=2, table="AddOptions")
+    (tmp_path / "net.tflite").write_bytes(net.pack([x, y], [z]))
+    with pytest.raises(ConversionError, match="2 inputs and 1 outputs; generated C takes one of each") as caught:
+        package(tmp_path / "net.tflite", tmp_path)
+    assert "without -c" in (caught.value.hint or "")
+
+
 def test_a_dynamic_range_model_is_refused_by_operator(tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match=r"FULLY_CONNECTED .* int8 weights beside float activations"):
         package(micro_nets.dynamic_range(tmp_path / "dyn.tflite"), tmp_path)

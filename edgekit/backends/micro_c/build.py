@@ -18,6 +18,7 @@ from edgekit.graph import Graph
 from edgekit.legalize import tflite_bakenn
 
 NAME = "net"
+ELSE = "package for the same core without -c: TFLM's interpreter runs it"
 PROOFS = 4
 """Random inputs on which the C must equal the reference kernels to the byte, besides calibration samples."""
 
@@ -41,7 +42,8 @@ def twin(folder: Path) -> Path:
 def _finish(made: Artifact, graph: Graph, context: Context) -> Artifact:
     signature = made.signature
     if len(signature.inputs) != 1 or len(signature.outputs) != 1:
-        raise ConversionError(f"{made.path.name}: {len(signature.inputs)} inputs and {len(signature.outputs)} outputs; generated C takes one of each")
+        counted = f"{len(signature.inputs)} inputs and {len(signature.outputs)} outputs"
+        raise ConversionError(f"{made.path.name}: {counted}; generated C takes one of each", ELSE)
     folder = made.path.with_name(made.path.stem.replace(".", "-") + "-c")
     folder.mkdir()
     twin(folder).mkdir()
@@ -71,7 +73,7 @@ def generate(prepared: Path, folder: Path, options: dict[str, Any], name: str = 
             settings = bakenn.CBackendOptions(kernel_policy=policy, enable_cmsis_nn=cmsis_nn, target=target)
             made = bakenn.compile_tflite(str(prepared), str(folder), name=name, backend_options=settings)
     except bakenn.BakeNNError as error:
-        raise ConversionError(f"C cannot be generated: {error}", "package for the same core without -c: TFLM's interpreter runs it") from error
+        raise ConversionError(f"C cannot be generated: {error}", ELSE) from error
     for report in folder.glob(f"bknn_{name}_m*"):  # the manifest and the memory report: their numbers go into the bundle's own
         report.unlink()
     return int(made.memory_report.arena_bytes)
