@@ -82,18 +82,27 @@ LEAST_ACCELERATED = 0.5
 
 
 def tiers(
-    target: Target, available: Sequence[str], precision: str, rounding: str, *, calibrated: bool, integer_edges: bool = False
+    target: Target,
+    available: Sequence[str],
+    precision: str,
+    rounding: str,
+    *,
+    calibrated: bool,
+    integer_edges: bool = False,
+    exact_in_half: bool = False,
 ) -> tuple[list[list[Candidate]], dict[str, str]]:
     """Candidates to build, tier by tier, and the precisions left out with the reason.
 
     `precision` is one name or `auto`; `available` are the backend's precisions. Static integer activations need calibration data, and
-    only they give `integer_edges`. Precisions in the profile's option `on_request` are not for `auto`.
+    only they give `integer_edges`; where `exact_in_half`, `fp32` is left out. Precisions in the profile's option `on_request` are not for `auto`.
     """
     wanted = [precision] if precision != "auto" else [p for p in target.precisions if p in available]
     reserved = [p for p in wanted if p in target.options.get("on_request", ()) and precision == "auto"]
     wanted = [p for p in wanted if p not in reserved]
     skipped = {p: f"only on request: --precision {p}" for p in reserved}
     skipped |= {p: "needs --calibration data" for p in wanted if not calibrated and precision == "auto" and needs_calibration(p)}
+    if exact_in_half and precision == "auto" and "fp16" in wanted:
+        skipped |= {"fp32": "fp16 holds the weights as they are"}
     if integer_edges and precision == "auto":
         skipped |= {p: "computes in float, and has no integers at its edges" for p in wanted if not needs_calibration(p)}
     kept = [p for p in wanted if p not in skipped]

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from edgekit import formats
 from edgekit.backends import Candidate, litert
 from edgekit.backends.litert import source, stock, variants
 from edgekit.backends.litert.running import Interpreter
@@ -12,6 +15,7 @@ from edgekit.formats import tflite_flatbuffer as flatbuffer
 pytest.importorskip("ai_edge_quantizer")
 from tests.decibels import sqnr_db
 from tests.litert_models import Builder, context, floats, image_like, outputs, small_net
+from tests.tflite_build import Net
 
 QUANTIZED = ("w8", "w8-dynamic", "w8a8", "w8a16")
 
@@ -175,3 +179,14 @@ def test_a_damaged_file_is_refused(tmp_path, content):
 def test_whatever_the_stock_quantizer_raises_names_the_precision(precision):
     with pytest.raises(ConversionError, match=f"^{precision}: the quantizer refuses the model"):
         stock.quantize(b"no flatbuffer at all" * 8, Candidate(precision), stock.Policy())
+
+
+@pytest.mark.parametrize(("spread", "exact"), [(1 / 64, True), (1 / 3, False)])
+def test_whether_half_precision_holds_the_weights_is_seen_in_their_values(tmp_path: Path, spread: float, exact: bool) -> None:
+    net = Net()
+    x, y = net.tensor("x", (1, 16)), net.tensor("y", (1, 8))
+    weights = net.constant("w", (np.arange(128, dtype=np.float32).reshape(8, 16) - 64) * np.float32(spread))
+    bias = net.constant("b", np.full(8, 1 / 3, np.float32))
+    net.add("FULLY_CONNECTED", [x, weights, bias], [y], table="FullyConnectedOptions")
+    model = formats.open(str(net.write(tmp_path / "net.tflite", [x], [y])))
+    assert litert.exact_in_half(model) == exact

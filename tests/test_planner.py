@@ -94,3 +94,12 @@ def test_integer_edges_leave_what_computes_in_float_out() -> None:
     made, skipped = planner.tiers(profile, profile.precisions, "auto", "nearest", calibrated=True, integer_edges=True)
     assert {candidate.precision for tier in made for candidate in tier} == {"w8a8", "w8a16"}
     assert "no integers at its edges" in skipped["fp32"]
+
+
+def test_weights_that_half_precision_holds_are_never_widened() -> None:
+    profile = target.load("android-arm64")
+    made, skipped = planner.tiers(profile, profile.precisions, "auto", "nearest", calibrated=True, exact_in_half=True)
+    assert [candidate.precision for candidate in made[0]] == ["fp16"]
+    assert "as they are" in skipped["fp32"]
+    made, _ = planner.tiers(profile, profile.precisions, "fp32", "nearest", calibrated=True, exact_in_half=True)
+    assert [candidate.precision for candidate in made[0]] == ["fp32"]

@@ -48,8 +48,16 @@ def _tiers(job: Job, model: Model) -> tuple[list[list[Candidate]], dict[str, str
     """What to build, tier by tier, and what not, with the reason. A model that is quantized already keeps its precision."""
     options = job.options
     own = job.backend.own_precision(model) if options.precision == "auto" else None
-    known, calibrated = job.backend.precisions, bool(job.data.train)
-    return planner.tiers(job.target, known, own or options.precision, options.rounding, calibrated=calibrated, integer_edges=options.io == "int8")
+    tells = getattr(job.backend, "exact_in_half", None)
+    return planner.tiers(
+        job.target,
+        job.backend.precisions,
+        own or options.precision,
+        options.rounding,
+        calibrated=bool(job.data.train),
+        integer_edges=options.io == "int8",
+        exact_in_half=tells is not None and options.precision == "auto" and tells(model),
+    )
 
 
 def _prepare(job: Job, model: Model) -> Callable[[Candidate], Artifact]:

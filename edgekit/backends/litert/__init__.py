@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgekit.backends import Artifact, Candidate, Context, Tap
-from edgekit.backends.litert import build
+from edgekit.backends.litert import build, half
 from edgekit.backends.litert.running import Interpreter
 from edgekit.formats import Model, Session
 from edgekit.graph import Graph
@@ -28,6 +28,11 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
 def own_precision(model: Model) -> str | None:
     """The precision of a model that is already quantized and keeps it; None for a float model."""
     return build.own_precision(model)
+
+
+def exact_in_half(model: Model) -> bool:
+    """Whether `fp16` stores the model's weights as they are."""
+    return model.path is not None and half.holds_exactly(model.path.read_bytes(), model.name)
 
 
 def tapped(artifact: Artifact, out: Path) -> tuple[Artifact, tuple[Tap, ...]]:

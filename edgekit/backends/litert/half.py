@@ -23,6 +23,26 @@ def store_half(model: Any) -> list[str]:
     return notices
 
 
+def holds_exactly(content: bytes, name: str) -> bool:
+    """Whether float16 stores the weights of a model as they are: those of one that was trained or saved in half precision."""
+    import numpy as np
+
+    model = flatbuffer.load(content, name)
+    halved = False
+    for tensor in (tensor for graph in model.subgraphs for tensor in graph.tensors):
+        if tensor.type != flatbuffer.schema().TensorType.FLOAT32 or tensor.sparsity is not None:
+            halved |= tensor.type == flatbuffer.schema().TensorType.FLOAT16
+            continue
+        values = flatbuffer.constant(model, tensor)
+        if values is None or values.size < MIN_ELEMENTS:
+            continue
+        with np.errstate(over="ignore"):
+            if not np.array_equal(values.astype(np.float16).astype(np.float32), values):
+                return False
+        halved = True
+    return halved
+
+
 def _replace_inputs(model: Any, graph: Any, stored: dict[int, int], notices: list[str]) -> None:
     edges = {int(index) for index in (*graph.inputs, *graph.outputs)}
     for op in graph.operators:
