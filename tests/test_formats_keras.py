@@ -177,3 +177,19 @@ def test_a_class_of_ones_own_is_named(tmp_path, suffix):
     with pytest.raises(ConversionError, match="built with the class Doubled, which only your code has") as error:
         formats.open(str(tmp_path / f"net{suffix}"))
     assert "package.module:function" in error.value.hint
+
+
+def test_a_variable_without_a_value_is_named(tmp_path):
+    import tensorflow as tf
+
+    one = tf.compat.v1
+    with tf.Graph().as_default(), one.Session() as running:
+        x = one.placeholder(tf.float32, [1, 4], name="x")
+        weight, gain = one.get_variable("weight", [4, 3]), one.get_variable("gain", [3])
+        ends = one.saved_model.predict_signature_def({"x": x}, {"y": tf.matmul(x, weight) * gain})
+        running.run(weight.initializer)
+        builder = one.saved_model.Builder(str(tmp_path / "net"))
+        builder.add_meta_graph_and_variables(running, ["serve"], {"serving_default": ends}, saver=one.train.Saver([weight]))
+        builder.save()
+    with pytest.raises(ConversionError, match="the variable gain has no value"):
+        formats.open(str(tmp_path / "net"))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edgekit import formats
+from edgekit.budget import breakdown
 from edgekit.errors import ConversionError, UsageError
 
 onnx = pytest.importorskip("onnx")
@@ -224,3 +225,14 @@ def test_half_precision_is_widened_exactly_where_a_reference_is_made(tmp_path):
     x = np.random.RandomState(1).randn(1, 4).astype(np.float32)
     got = formats.session(model).run({"x": x, "count": np.array([2])})["y"]
     np.testing.assert_allclose(got, (x @ weights.astype(np.float32) + 1.5) * 2, rtol=1e-6)
+
+
+def test_bytes_beside_the_file_count_as_the_models(tmp_path):
+    text = '<ir_version: 8, opset_import: ["" : 17]> net (float[1,64] x) => (float[1,64] y) <float[64] w> { y = Mul(x, w) }'
+    proto = parser.parse_model(text)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.append(numpy_helper.from_array(np.arange(64, dtype=np.float32), "w"))
+    onnx.save_model(proto, tmp_path / "net.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    graph = formats.module("onnx").graph(formats.open(str(tmp_path / "net.onnx")))
+    assert graph.file_bytes == sum((tmp_path / name).stat().st_size for name in ("net.onnx", "w.bin"))
+    assert sum(row.share for row in breakdown.layers(graph)) == pytest.approx(1)

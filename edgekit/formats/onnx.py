@@ -75,7 +75,14 @@ def session(model: Model) -> Session:
 
 def graph(model: Model) -> Graph:
     """The model's operators."""
-    return _onnx_view.graph(model.handle, model.path.stat().st_size if model.path else model.handle.ByteSize())
+    return _onnx_view.graph(model.handle, _stored_bytes(model.path) if model.path else model.handle.ByteSize())
+
+
+def _stored_bytes(path: Path) -> int:
+    import onnx
+
+    beside = _external_files(onnx.load(path, load_external_data=False), path.parent)
+    return sum(file.stat().st_size for file in (path, *beside))
 
 
 @dataclasses.dataclass(frozen=True)

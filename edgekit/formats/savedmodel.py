@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,10 @@ def _frozen_graph(path: Path, key: str) -> tuple[Any, dict[str, str], dict[str, 
             kept = [tensor.split(":")[0] for tensor in results.values()]
             graph_def = convert_variables_to_constants_from_session_graph(running, graph.as_graph_def(), kept)
         except Exception as error:  # freezing raises as many
-            hint = "keep tables and strings outside the model"
-            raise ConversionError(f"{path}: the signature {key or DEFAULT_SIGNATURE} cannot be frozen ({_first_line(error)})", hint) from error
+            unset = re.search(r"Could not find variable ([^\s.]+)", str(error))
+            why = f"the variable {unset[1]} has no value" if unset else _first_line(error)
+            hint = "save it after its variables were set" if unset else "keep tables and strings outside the model"
+            raise ConversionError(f"{path}: the signature {key or DEFAULT_SIGNATURE} cannot be frozen ({why})", hint) from error
         return graph_def, sources, results, specs
 
 
