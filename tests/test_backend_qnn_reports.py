@@ -213,3 +213,23 @@ def test_blocks_of_four_bit_weights_run_on_the_npu(tmp_path):
 
 def test_the_sdk_is_named():
     assert onnxruntime_qnn.sdk_version().startswith("2.")
+
+
+@pytest.mark.parametrize(
+    ("target_name", "net", "operator", "told"),
+    [
+        ("hexagon-v75", "(float[1, 4, 8, 8] x) => (int64[1, 1, 8, 8] y)", "ArgMax <axis = 1, select_last_index = 1> (x)", "leave select_last_index"),
+        ("hexagon-v75", "(float[1, 4, 8, 8] x) => (float[1, 4, 7, 7] y)", "LpPool <kernel_shape = [2, 2], p = 3> (x)", "write powers"),
+        ("hexagon-v68", "(float[5, 1, 3] x) => (float[5, 1, 1, 4] y)", "LSTM <hidden_size = 4> (x, w, r)", "v69 and later do: choose a newer"),
+    ],
+)
+def test_a_refusal_says_why_and_what_to_do(target_name, net, operator, told, tmp_path):
+    model, rng = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> net {net} {{ y = {operator} }}'), np.random.default_rng(0)
+    for name, shape in {"w": (1, 16, 3), "r": (1, 16, 4)}.items():
+        protos.set_constant(model, name, rng.standard_normal(shape).astype(np.float32))
+    shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    sample = {"x": rng.standard_normal(shape).astype(np.float32)}
+    onnx.save(model, tmp_path / "net.onnx")
+    make = qnn.prepare(formats.open(str(tmp_path / "net.onnx")), Context(target.load(target_name), [sample], tmp_path))
+    with pytest.raises(ConversionError, match=f"does not take {operator.split()[0]} in layer y.*{told}"):
+        make(Candidate("a16w8", "nearest"))

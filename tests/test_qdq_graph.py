@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from edgekit import formats
 from edgekit.qdq import edges, equalized, fold, protos, rounding, sensitivity, stream, write
+from edgekit.qdq.source import Source
 from edgekit.quantize import equalize
 from tests.decibels import sqnr_db
 
@@ -101,8 +105,10 @@ def test_noise_of_activations_adds_up_and_wide_ones_make_none(tmp_path):
     left = sum(cost.noise for name, cost in costs.items() if name not in chosen)
     assert 0 < len(chosen) < 5
     assert left <= 0.2 * total
-    assert costs["a"].weights == {"w1": 144}  # beside HardSwish, which has none
-    assert costs["b"].price_bytes() - costs["b"].price_bytes({"w2"}) == pytest.approx(0.19 * 144)
+    assert costs["a"].layers == {"w1": sensitivity.layer_bytes(144)}  # beside HardSwish, which has none
+    assert costs["b"].price_bytes() - costs["b"].price_bytes({"w2"}) == sensitivity.layer_bytes(144)
+    dear = sensitivity.measure(weights.proto, eight, samples, prices={"w1": 500_000})
+    assert [dear[name].price_bytes() > 500_000 for name in ("x", "a", "b", "c", "y")] == [True, True, False, False, False]
     seen = stream.histograms(model, samples, lambda *_: None)
     mixed = write.write(weights, seen, write.Policy(8, wide=chosen))
     assert sensitivity.noise_of(weights.proto, mixed, samples) < 0.4 * found
@@ -177,3 +183,47 @@ def test_blocks_of_four_bit_weights_have_scales_of_their_own(kind, tmp_path):
 
     assert of_blocks(False) < 5
     assert of_blocks(True) > 15
+
+
+def test_a_layer_behind_an_absorbed_clip_is_beside_its_activation(tmp_path):
+    text = """net (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y)
+    { a = Conv <pads = [1, 1, 1, 1]> (x, w1)  b = Relu (a)  y = Conv <pads = [1, 1, 1, 1]> (b, w2) }"""
+    model, samples = made(text, {"w1": (4, 4, 3, 3), "w2": (4, 4, 3, 3)}), feeds(4)
+    weights, eight = quantized(model, samples, tmp_path, write.Policy(8))
+    costs = sensitivity.measure(weights.proto, eight, samples)
+    assert set(costs["b"].layers) == {"w1", "w2"}
+
+
+def test_weights_of_16_bits_cost_nothing_and_are_stored_as_such(tmp_path):
+    model, samples = made(UNEVEN, {"w1": (4, 1, 3, 3), "w2": (4, 4, 1, 1)}), feeds(4)
+    costs = sensitivity.measure_weights(model, samples, {"w1": 10, "w2": 20})
+    assert all(cost.fine and cost.noise > 0 for cost in costs.values())
+    assert [costs[name].price_bytes() for name in ("w1", "w2")] == [10, 20]
+    seen = stream.histograms(model, samples, lambda *_: None)
+
+    def noise(fine: frozenset[str]) -> float:
+        weights = rounding.round_weights(model, samples, seen, tmp_path, method="nearest", fine=fine)
+        proto = write.write(weights, seen, write.Policy(16, fine=fine))
+        stored = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+        assert {name for name in ("w1", "w2") if stored[f"{name}/stored"] == onnx.TensorProto.INT16} == fine
+        return sensitivity.noise_of(model, proto, samples)
+
+    assert noise(frozenset(("w1", "w2"))) < 0.01 * noise(frozenset())
+
+
+def test_a_weight_has_its_turn_once_its_layer_computes_in_16_bits():
+    cheap = sensitivity.Cost(0.3, 0, {"w": 1}, frozenset(("w",)), fine=True)
+    costs = {"w": cheap, "a": sensitivity.Cost(0.2, 100, {"w": 4000}, frozenset(("a",))), "b": sensitivity.Cost(0.5, 100, {}, frozenset(("b",)))}
+    assert sensitivity.worth(costs, 0.0) == ({"b"}, {"a"}, {"w"})
+
+
+def test_channels_are_equalized_only_where_the_outputs_do_not_get_worse(tmp_path):
+    net = uneven(made(UNEVEN, {"w1": (4, 1, 3, 3), "w2": (4, 4, 1, 1)}))
+    onnx.save(net, tmp_path / "net.onnx")
+    sources = [Source(formats.open(str(tmp_path / "net.onnx")), net, {"x": "x"}, {"y": "y"}, feeds(8), tmp_path) for _ in range(2)]
+    level, gained = sources[0].level
+    assert gained and sources[0].leveled(write.Policy(8)) == (level, gained)
+    spoiled = protos.copy(level.proto)
+    protos.set_constant(spoiled, "w1", protos.constants(spoiled)["w1"] * 0)
+    sources[1].__dict__["level"] = dataclasses.replace(level, proto=spoiled), gained
+    assert sources[1].leveled(write.Policy(8)) == (sources[1], ())

@@ -171,6 +171,20 @@ def _batch_norm(_view: View, _operator: Operator) -> str | None:
     return "standing alone it needs 8-bit parameters: write it as a product and a sum"
 
 
+def _first_index(_view: View, operator: Operator) -> str | None:
+    return "of equal values it gives the first: leave select_last_index out" if operator.attributes.get("select_last_index", 0) else None
+
+
+def _one_hot(_view: View, _operator: Operator) -> str | None:
+    return "no form of it was taken: compare the indices with a range (Equal), and choose (Where)"
+
+
+def _lp_form(_view: View, operator: Operator) -> str | None:
+    attributes = operator.attributes
+    odd = attributes.get("p", 2) != 2 or attributes.get("ceil_mode", 0) or any(size != 1 for size in attributes.get("dilations", ()))
+    return "it takes p = 2, and neither dilations nor ceil_mode: write powers, an average pool and a root" if odd else None
+
+
 def _prelu(view: View, operator: Operator) -> str | None:
     slope = view.tensor(operator, 1)
     many = slope is not None and any(size != 1 for size in slope.shape)
@@ -191,17 +205,21 @@ _WRONG: dict[str, Callable[[View, Operator], str | None]] = {
     "Tan": _tan,
 }
 _EXTRA: dict[str, Callable[[View, Operator], str | None]] = {
+    "ArgMax": _first_index,
+    "ArgMin": _first_index,
     "AveragePool": _dilated,
     "BatchNormalization": _batch_norm,
     "ConvTranspose": _transposed,
     "Gemm": _gemm,
     "LayerNormalization": _layer_norm,
     "LpNormalization": _lp_normalization,
+    "LpPool": _lp_form,
     "Max": _several,
     "MaxPool": _max_pool,
     "Mean": _several,
     "Min": _several,
     "Mish": _mish,
+    "OneHot": _one_hot,
     "Pad": _pad,
     "Pow": _pow,
     "RMSNormalization": _last_axis,

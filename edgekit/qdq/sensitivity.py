@@ -1,4 +1,4 @@
-"""What an activation costs as integers: the error of the outputs when it alone is rounded to them, everything else as it is."""
+"""What an activation or a weight costs as integers: the error of the outputs when it alone is rounded to them, everything else as it is."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any
 from edgekit.progress import Progress, silent
 from edgekit.qdq import layers, protos, stream, write
 from edgekit.qdq.operators import MOVERS
-from edgekit.quantize.grid import Affine
+from edgekit.quantize import grid
 from edgekit.quantize.sampling import spread
 from edgekit.tensors import Array, Arrays
 
 JUDGES = 4
 """Samples that judge, spread over all: the error of one rounded activation is a mean over all that it holds already."""
+
+PAGE_BYTES = 4096
+"""Context binaries grow by pages."""
 
 LOUD = {8: 0.002, 16: 0.0002}
 """Noise, by bits, from which an activation is not worth an integer: it alone would hold the outputs below 27 or 37 dB."""
@@ -25,42 +28,85 @@ LOUD = {8: 0.002, 16: 0.0002}
 class Cost:
     """Of one activation as integers: `noise` is its part of the outputs' error power, relative to the outputs' own (worst output).
 
-    `names` are it and what only moves it, which share its grid. In 16 bits its `elements` take a byte more each, and the layers that make
-    and read it compute in 16 bits, convolutions among them with `weights` values by name.
+    `names` are it and what only moves it, which share its grid. In 16 bits its `elements` take more room, and the layers that make and read
+    it compute in 16 bits, convolutions among them for some bytes by the name of their weight, `layers`. A `fine` cost is that of a
+    weight, whose 16 bits need a layer that computes in 16 already.
     """
 
     noise: float
     elements: int
-    weights: Mapping[str, int]
+    layers: Mapping[str, int]
     names: frozenset[str]
+    fine: bool = False
 
     def price_bytes(self, wide: Set[str] = frozenset()) -> float:
-        """About what 16 bits add to a context binary, from those of QNN SDK 2.51 for a network of 50 convolutions: for each operator a
-        little, for values that are tiled, and a fifth of the weights of convolutions that compute in 16 bits (dense layers: nothing),
-        but for those in `wide`, which do so already.
+        """About what 16 bits add to a context binary, but for layers in `wide`, which compute in them already. QNN SDK 2.51: a page for the
+        operator, and tables for values that are tiled.
         """
-        return 4096 + 0.025 * self.elements + 0.19 * sum(size for name, size in self.weights.items() if name not in wide)
+        if self.fine:
+            return float(sum(self.layers.values()))
+        return PAGE_BYTES + 0.025 * self.elements + sum(size for name, size in self.layers.items() if name not in wide)
 
 
-def measure(proto: Any, quantized: Any, samples: Sequence[Arrays], progress: Progress = silent) -> dict[str, Cost]:
+def measure(
+    proto: Any, quantized: Any, samples: Sequence[Arrays], progress: Progress = silent, prices: Mapping[str, int] | None = None
+) -> dict[str, Cost]:
     """Costs by activation of a float graph on the grids of `quantized`, its QDQ form.
 
-    Errors of different activations add up, as they are independent: the noise of a set is close to the sum.
+    Errors of different activations add up, as they are independent: the noise of a set is close to the sum. `prices` are bytes that layers
+    take more in 16 bits, by weight, where they are known.
     """
-    grids, judges = write.grids(quantized), _judges(samples)
+    grids, values = write.grids(quantized), _values(proto, samples)
     names = [name for name in stream.activations(proto) if name in grids]
-    run = stream.taps(proto, list(dict.fromkeys([*stream.activations(proto), *_others(proto)])))
-    values = [run(sample) for sample in judges]
-    groups, found = _groups(proto), layers.find(proto)
+    groups, found = _groups(proto), [layer for layer in layers.find(proto) if layer.window != ()]  # for dense ones 16 bits take nothing
+    behind = {node.input[0]: node.output[0] for node in proto.graph.node if node.op_type in ("Relu", "Clip") and node.input[0] not in grids}
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in proto.graph.initializer}
     costs: dict[str, Cost] = {}
     for number, name in enumerate(names):
         progress(number, len(names), "measure sensitivity")
         if name in groups:  # not what a mover gives
-            noise = _noise(proto, name, grids[name], values)
-            beside = {layer.weight: sizes[layer.weight] for layer in found if layer.window != () and groups[name] & {layer.input, layer.output}}
-            costs[name] = Cost(noise, int(values[0][name].size), beside, groups[name])
+            noise = _noise(proto, name, [grids[name].round(sample[name]).astype("float32") for sample in values], values)
+            beside = [layer.weight for layer in found if groups[name] & {layer.input, behind.get(layer.output, layer.output)}]
+            taken = {weight: (prices or {}).get(weight, layer_bytes(sizes[weight])) for weight in beside}
+            costs[name] = Cost(noise, int(values[0][name].size), taken, groups[name])
     return costs
+
+
+def layer_bytes(weights: int) -> int:
+    """About what a convolution without groups takes more in 16 bits (QNN SDK 2.51, EfficientNet-Lite0: one to four pages)."""
+    return round(PAGE_BYTES / 2 + 0.02 * weights)
+
+
+def measure_weights(proto: Any, samples: Sequence[Arrays], prices: Mapping[str, int], progress: Progress = silent) -> dict[str, Cost]:
+    """Costs of the weights in `prices` (bytes that 16 bits add, by weight), rounded to nearest on 8, with what the bias takes back taken back.
+
+    Rounding by data leaves about as much of a layer that is rounded alone (EfficientNet-Lite0: 0.95 times, over all its layers).
+    """
+    values, costs = _values(proto, samples), dict[str, Cost]()
+    found = [layer for layer in layers.find(proto) if layer.weight in prices]
+    for number, layer in enumerate(found):
+        progress(number, len(found), "measure weights")
+        moved = _rounded_outputs(proto, layer, values)
+        noise, name = _noise(proto, layer.output, moved, values), layer.weight
+        costs[name] = Cost(noise, 0, {name: prices[name]}, frozenset((name,)), fine=True)
+    return costs
+
+
+def _rounded_outputs(proto: Any, layer: layers.OnnxLayer, values: Sequence[Arrays]) -> list[Array]:
+    """What a layer gives with its weight rounded to nearest and the mean error of each channel taken back."""
+    import numpy as np
+
+    weight = protos.constants_of(proto, layer.weight)[layer.weight]
+    matrix = layer.to_matrix(weight)
+    scales = grid.weight_scales(matrix)
+    rounded = layer.from_matrix((grid.nearest(matrix, scales) * scales).astype(np.float32), weight.shape)
+    part = protos.part(proto, layer.node, layer.node + 1, {layer.input: values[0][layer.input]}, [layer.output])
+    protos.set_constant(part, layer.weight, rounded)
+    run, channel = protos.session(part), 1 if layer.kind in ("Conv", "ConvTranspose") else -1
+    made = [run.run([layer.output], {layer.input: sample[layer.input]})[0] for sample in values]
+    axes = tuple(axis for axis in range(made[0].ndim) if axis != channel % made[0].ndim)
+    error = np.mean([(one - sample[layer.output]).mean(axis=axes, keepdims=True) for one, sample in zip(made, values, strict=True)], axis=0)
+    return [(one - error).astype(np.float32) for one in made]
 
 
 def loud(costs: Mapping[str, Cost], bits: int) -> frozenset[str]:
@@ -69,15 +115,15 @@ def loud(costs: Mapping[str, Cost], bits: int) -> frozenset[str]:
 
 
 def worth(costs: Mapping[str, Cost], least: float) -> tuple[frozenset[str], ...]:
-    """The activations to store in 16 bits, each with what only moves it: most noise a byte first, given those before it, until the noise of
-    the others is at most `least`.
+    """The activations and weights to store in 16 bits, each with what only moves it: most noise a byte first, given those before it, until the
+    noise of the others is at most `least`. A weight comes behind an activation for which its layer computes in 16 bits.
     """
     open_, left, order, wide = list(costs.values()), sum(cost.noise for cost in costs.values()), list[frozenset[str]](), set[str]()
-    while open_ and left > least:
-        best = max(open_, key=lambda cost: (cost.noise / cost.price_bytes(wide), sorted(cost.names)))
+    while left > least and (able := [cost for cost in open_ if not cost.fine or cost.names <= wide]):
+        best = max(able, key=lambda cost: (cost.noise / max(cost.price_bytes(wide), 1.0), sorted(cost.names)))
         open_.remove(best)
         order.append(best.names)
-        wide |= set(best.weights)
+        wide |= set() if best.fine else set(best.layers)
         left -= best.noise
     return tuple(order)
 
@@ -92,6 +138,12 @@ def noise_of(proto: Any, other: Any, samples: Sequence[Arrays]) -> float:
 
 def _judges(samples: Sequence[Arrays]) -> list[Arrays]:
     return [samples[index] for index in spread(len(samples), min(JUDGES, len(samples)))]
+
+
+def _values(proto: Any, samples: Sequence[Arrays]) -> list[dict[str, Array]]:
+    """All values of the graph on the samples that judge."""
+    run = stream.taps(proto, list(dict.fromkeys([*stream.activations(proto), *_others(proto)])))
+    return [run(sample) for sample in _judges(samples)]
 
 
 def _others(proto: Any) -> list[str]:
@@ -109,7 +161,8 @@ def _groups(proto: Any) -> dict[str, frozenset[str]]:
     return {name: frozenset(n for n, r in root.items() if r == name) for name in set(root.values())}
 
 
-def _noise(proto: Any, name: str, grid: Affine, values: Sequence[Mapping[str, Array]]) -> float:
+def _noise(proto: Any, name: str, moved: Sequence[Array], values: Sequence[Arrays]) -> float:
+    """Error of the outputs where the activation is what is in `moved`, for each of `values`."""
     nodes, outputs = proto.graph.node, [value.name for value in proto.graph.output]
     start = next((index + 1 for index, node in enumerate(nodes) if name in node.output), 0)
     made = {n for node in nodes[start:] for n in node.output}
@@ -117,11 +170,11 @@ def _noise(proto: Any, name: str, grid: Affine, values: Sequence[Mapping[str, Ar
     read = {n for node in nodes[start:] for n in node.input} & set(values[0]) - made
     runner = protos.session(protos.part(proto, start, len(nodes), {n: values[0][n] for n in sorted(read)}, wanted)) if wanted else None
 
-    def run(sample: Mapping[str, Array], moved: Array) -> dict[str, Array]:
-        found = dict(zip(wanted, runner.run(wanted, {n: moved if n == name else sample[n] for n in read}), strict=True)) if runner else {}
-        return {output: sample[output] for output in outputs} | found | ({name: moved} if name in outputs else {})
+    def run(sample: Mapping[str, Array], now: Array) -> dict[str, Array]:
+        found = dict(zip(wanted, runner.run(wanted, {n: now if n == name else sample[n] for n in read}), strict=True)) if runner else {}
+        return {output: sample[output] for output in outputs} | found | ({name: now} if name in outputs else {})
 
-    return _worst(outputs, values, [run(sample, grid.round(sample[name]).astype("float32")) for sample in values])
+    return _worst(outputs, values, [run(sample, now) for sample, now in zip(values, moved, strict=True)])
 
 
 def _worst(outputs: Sequence[str], right: Sequence[Mapping[str, Array]], given: Sequence[Mapping[str, Array]]) -> float:

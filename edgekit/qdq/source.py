@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from edgekit.formats import Model
 from edgekit.progress import Progress, silent
-from edgekit.qdq import equalized, joins, protos, rounding, sensitivity, spans, stream, write
+from edgekit.qdq import equalized, joins, layers, protos, rounding, sensitivity, spans, stream, write
 from edgekit.quantize.gathering import judging
+from edgekit.quantize.grid import Affine
 from edgekit.quantize.ranges import Histogram
 from edgekit.tensors import Arrays, TensorSpec
+
+CLEARLY = 1.25
+"""Error power (1 dB) from which equalized channels count as worse: rounding to nearest hides some of what they gain."""
 
 BLOCKS_FROM = 21
 """The first operator set in which DequantizeLinear has blocks."""
@@ -71,6 +75,16 @@ class Source:
         proto, gained = equalized.equalized(self.proto, self.samples)
         return (dataclasses.replace(self, proto=proto) if gained else self), gained
 
+    @functools.cache  # noqa: B019  (one source lives as long as its builds)
+    def leveled(self, policy: write.Policy) -> tuple[Source, tuple[str, ...]]:
+        """`level`, or this source where that makes the outputs clearly worse: judged on the grids of `policy` by weights rounded to nearest, which
+        nothing is fitted to, on all samples.
+        """
+        if not self.level[1]:
+            return self, ()
+        worse, plain = (sensitivity.noise_of(self.proto, one.quantized("nearest", policy)[0], self.samples) for one in (self.level[0], self))
+        return (self, ()) if worse > CLEARLY * plain else self.level
+
     @functools.cached_property
     def raised(self) -> Source | None:
         """The same in an operator set that has blocks of weights; None where that cannot be."""
@@ -101,16 +115,25 @@ class Source:
     @functools.cache  # noqa: B019  (one source lives as long as its builds)
     def weights(self, method: str, bits: int = 8, policy: write.Policy | None = None, blocks: bool = False) -> rounding.Weights:
         """The rounded float graph, once for all precisions that use it; with `policy`, by data on the grids that its activations will have."""
-        grids = {}
+        grids, fine = dict[str, Affine](), policy.fine if policy else frozenset[str]()
+        if fine and method == "nearest":
+            return rounding.with_fine(self.weights("nearest", bits, blocks=blocks), self._finest, fine)
         if policy:
             grids = write.grids(write.write(self.weights("nearest", bits, blocks=blocks), self.ranges(policy), policy))
         given = self.proto, self.samples, self.seen, self.workdir
-        return rounding.round_weights(*given, method=method, bits=bits, blocks=blocks, grids=grids, progress=self.progress)
+        return rounding.round_weights(*given, method=method, bits=bits, blocks=blocks, fine=fine, grids=grids, progress=self.progress)
+
+    @functools.cached_property
+    def _finest(self) -> rounding.Weights:
+        """All weights in 16 bits, rounded to nearest."""
+        names = frozenset(layer.weight for layer in layers.find(self.proto))
+        return rounding.round_weights(self.proto, (), self.seen, self.workdir, method="nearest", fine=names)
 
     def quantized(self, method: str, policy: write.Policy, bits: int = 8, *, blocks: bool = False) -> tuple[Any, tuple[str, ...]]:
         """The QDQ graph, and notices about its weights: those rounded to nearest, where that does better on the samples that judge."""
         grids = policy if policy.bits == 8 and method != "nearest" else None
-        weights, plain = self.weights(method, bits, grids, blocks), self.weights("nearest", bits, blocks=blocks)
+        fine = write.Policy(fine=policy.fine) if policy.fine else None
+        weights, plain = self.weights(method, bits, grids, blocks), self.weights("nearest", bits, fine, blocks)
         made = write.write(weights, self.ranges(policy), policy)
         if weights is plain:
             return made, weights.notices
@@ -120,6 +143,6 @@ class Source:
             return made, weights.notices
         return nearest, (f"{method} rounding is not used: nearest did better here on samples held out",)
 
-    def costs(self, policy: write.Policy) -> dict[str, sensitivity.Cost]:
-        """What each activation costs on the grids of `policy`."""
-        return sensitivity.measure(self.proto, self.quantized("nearest", policy)[0], self.samples, self.progress)
+    def costs(self, policy: write.Policy, prices: Mapping[str, int] | None = None) -> dict[str, sensitivity.Cost]:
+        """What each activation costs on the grids of `policy`; `prices` as in `sensitivity.measure`."""
+        return sensitivity.measure(self.proto, self.quantized("nearest", policy)[0], self.samples, self.progress, prices)

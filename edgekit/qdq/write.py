@@ -30,8 +30,8 @@ class Policy:
 
     `wide` names activations of 16 bits in a graph of 8: the operators that make or read one compute in 16 bits, and what is 8 bits beside
     them is converted. Layers read those of them in `narrow` in 8 bits: a sum that goes on in 16 beside its branches. Those in `real` stay
-    float, and so do the operators that make or read them. With `spans` ranges are at least as wide as some of Hexagon's 16-bit kernels need
-    them (`qdq.spans`).
+    float, and so do the operators that make or read them. Weights in `fine` are stored in 16 bits. With `spans` ranges are at least as wide as some
+    of Hexagon's 16-bit kernels need them (`qdq.spans`).
     """
 
     bits: int = 8
@@ -39,6 +39,7 @@ class Policy:
     wide: frozenset[str] = frozenset()
     narrow: frozenset[str] = frozenset()
     real: frozenset[str] = frozenset()
+    fine: frozenset[str] = frozenset()
     spans: bool = False
 
 
@@ -228,8 +229,8 @@ class _Writer:
         weight, scales = self._values[layer.weight], self._weights.scales[layer.weight]
         matrix, rows = layer.to_matrix(weight), scales.reshape(len(scales), -1)
         block = matrix.shape[1] // rows.shape[1]
-        stored = layer.from_matrix(np.rint(matrix / np.repeat(rows, block, axis=1)).astype(np.int8), weight.shape)
         bits = self._weights.widths.get(layer.weight, 8)
+        stored = layer.from_matrix(np.rint(matrix / np.repeat(rows, block, axis=1)).astype(np.int16 if bits > 8 else np.int8), weight.shape)
         if rows.shape[1] == 1:
             return self._stored(layer.weight, stored, rows[:, 0], 0, layer.axis, bits)
         across = 1 - layer.axis

@@ -50,8 +50,11 @@ CASES = {
 BOUNDED = "efficientnet-lite0"
 """The model that has a test of its own, with more samples."""
 
-BOUNDS = {"a8w8": (26.0, 0.93), "mixed": (31.0, 0.97)}
+BOUNDS = {"a8w8": (26.0, 0.93), "mixed": (33.5, 0.97)}
 """SQNR (dB) and top-1 agreement on 64 natural crops, 32 for calibration."""
+
+SIMULATED = 8
+"""Crops for the simulator (seconds each)."""
 
 OLDER = ("hexagon-v73", "hexagon-v68")
 """The whole zoo is measured for these generations as well. v68 has no half precision, and its LSTM is refused by name."""
@@ -133,7 +136,7 @@ def test_zoo(name: str, target_name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_efficientnet_lite0_keeps_its_bounds(tmp_path: Path) -> None:
-    """By the QDQ files in ONNX Runtime, with which the simulator is compared on two crops (all 64: `benchmarks.bench_qnn accuracy`)."""
+    """By the QDQ files in ONNX Runtime, and a few crops on the simulator, whose errors are of the same size."""
     ort = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxruntime_qnn")
     row = table.rows()[BOUNDED]
@@ -153,9 +156,10 @@ def test_efficientnet_lite0_keeps_its_bounds(tmp_path: Path) -> None:
         (loss,) = parity.compare_all(right, got, reference_specs=source.signature.outputs)
         assert loss.sqnr_db is not None and loss.sqnr_db >= least_db, (precision, loss)
         assert loss.top1 is not None and loss.top1 >= least_top1, (precision, loss)
-        device = hops.run(qnn.emulate(artifact), artifact.signature, judged[:2])
-        (apart,) = parity.compare_all(got[:2], device, reference_specs=source.signature.outputs)
-        assert apart.sqnr_db is not None and apart.sqnr_db >= least_db - 3, (precision, apart)
+        few = SIMULATED if precision == "mixed" else 2
+        device = hops.run(qnn.emulate(artifact), artifact.signature, judged[:few])
+        (simulated,) = parity.compare_all(right[:few], device, reference_specs=source.signature.outputs)
+        assert simulated.sqnr_db is not None and simulated.sqnr_db >= least_db - 1, (precision, simulated)
         binaries[precision] = (artifact.path / "context.onnx").stat().st_size
     assert binaries["mixed"] <= 1.05 * binaries["a8w8"]
 

@@ -105,11 +105,12 @@ class _Builder:
 
     def _static(self, method: str) -> tuple[Any, tuple[str, ...]]:
         """8-bit activations, but for those that would spoil the outputs: float ones cost time alone, as the runtime has both."""
-        source, gained = self.source.level if method != "nearest" else (self.source, ())
-        joined, told = source.joined
-        costs = source.costs(write.Policy(8, self.by, real=joined))
+        joined, told = self.source.joined
+        costs = self.source.costs(write.Policy(8, self.by, real=joined))
         kept = sensitivity.loud(costs, 8)
-        made, notices = source.quantized(method, write.Policy(8, self.by, real=kept | joined))
+        policy = write.Policy(8, self.by, real=kept | joined)
+        source, gained = self.source.leveled(policy) if method != "nearest" else (self.source, ())
+        made, notices = source.quantized(method, policy)
         named = sorted((name for name in costs if name in kept), key=lambda name: (-costs[name].noise, name))
         spoiling = f"{len(named)} of {len(costs)} activations stay float, as 8 bits of one would spoil the outputs: {', '.join(named[:3])}"
         level = f"{len(gained)} chains of layers equalized, around {', '.join(gained[:3])}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from edgekit import budget, opset
+from edgekit import budget
 from edgekit.backends import Artifact, Candidate, Context
-from edgekit.backends.qnn import locate, mixed
+from edgekit.backends.qnn import locate, mixed, prices
 from edgekit.errors import ConversionError, RunnerError, UsageError, close_match
 from edgekit.formats import Model, _onnx_view
 from edgekit.hostruntimes import onnxruntime_qnn
@@ -33,6 +34,9 @@ HALVES_FROM = 69
 BLOCKS_FROM = 73
 """The first generation for which 4-bit weights have a scale for each block of inputs: with activations of 16 bits, which the HTP then
 multiplies in half precision (the simulator takes neither 8-bit ones nor kernels of more than a pixel)."""
+
+FINE_FROM = 73
+"""The first generation that multiplies weights of 16 bits with activations of 16 (the simulator takes none on v68 and v69)."""
 
 HALF_SAMPLES = 4
 """Samples that are searched for values beyond half precision."""
@@ -110,35 +114,48 @@ class _Builder:
     def _plain(self, candidate: Candidate) -> _Written:
         activations, bits = (int(part) for part in candidate.precision.removeprefix("a").split("w"))
         by_data = candidate.rounding != "nearest"
-        source, gained = self.source.level if activations == 8 and by_data else (self.source, ())
-        policy, spared = self._policy(source, activations, search=activations == 16 and by_data)
+        policy, spared = self._policy(activations, search=activations == 16 and by_data)
+        source, gained = self.source.leveled(policy) if activations == 8 and by_data else (self.source, ())
         raised = source.raised if bits == 4 and activations == 16 and self.context.target.options["arch"] >= BLOCKS_FROM else None
         made, notices = (raised or source).quantized(candidate.rounding, policy, bits, blocks=raised is not None)
         told = (f"{len(gained)} chains of layers equalized, around {', '.join(gained[:3])}",) if gained else ()
         return _Written(made, candidate, (*notices, *told, *spared))
 
     def _mixed(self, candidate: Candidate) -> _Written:
-        source = self.source if candidate.rounding == "nearest" else self.source.level[0]
-        plain, spared = self._policy(source, 8, search=True)
+        plain, spared = self._policy(8, search=True)
         eight = dataclasses.replace(plain, spans=True)
-        costs, sums = source.costs(eight), mixed.sums(source.proto) - eight.real
+        source = self.source if candidate.rounding == "nearest" else self.source.leveled(eight)[0]
+        costs, weights, sums = *self._costs(source, eight), mixed.sums(source.proto) - eight.real
 
         def policy(names: frozenset[str]) -> write.Policy:
-            return dataclasses.replace(eight, wide=eight.wide | names | sums, narrow=sums - names)
+            fine = names.intersection(weights)
+            return dataclasses.replace(eight, wide=eight.wide | sums | names - fine, narrow=sums - names, fine=fine)
 
-        wide = mixed.choose(costs, lambda names: self._context_bytes(source.quantized("nearest", policy(names))[0]))
-        made, notices = source.quantized(candidate.rounding, policy(wide))
-        many = sum(name in wide for name in costs)
-        told = f"{many} of {len(costs)} activations in 16 bits, those whose 8 bits cost the outputs most, and {len(sums - wide)} sums beside layers"
-        made_of = msgspec.structs.replace(candidate, wide=tuple(sorted(policy(wide).wide)), keep_float=tuple(sorted(eight.real)))
-        return _Written(made, made_of, (*notices, told, *spared), _worst(costs, wide))
+        def size_of(policy: write.Policy) -> float:
+            return self._context_bytes(source.quantized("nearest", policy)[0])
 
-    def _policy(self, source: Source, bits: int, *, search: bool) -> tuple[write.Policy, tuple[str, ...]]:
+        names = mixed.choose(costs | weights, lambda names: size_of(policy(names)), size_of(eight))
+        made, notices = source.quantized(candidate.rounding, policy(names))
+        many, fine = sum(name in names for name in costs), sum(name in names for name in weights)
+        told = f"{many} of {len(costs)} activations in 16 bits, those whose 8 bits cost the outputs most, and {len(sums - names)} sums beside layers"
+        more = (f"{fine} weights in 16 bits, of layers that compute in them",) if fine else ()
+        made_of = msgspec.structs.replace(candidate, wide=tuple(sorted(policy(names).wide)), keep_float=tuple(sorted(eight.real)))
+        return _Written(made, made_of, (*notices, told, *more, *spared), _worst(costs | weights, names))
+
+    def _costs(self, source: Source, policy: write.Policy) -> tuple[dict[str, sensitivity.Cost], dict[str, sensitivity.Cost]]:
+        """What 8 bits cost in activations, and in the weights of convolutions where 16 may be stored."""
+        wide, fine = prices.prices(source.proto, source.samples[0], source.seen, self.context.workdir, self._context_bytes)
+        able = self.context.target.options["arch"] >= FINE_FROM
+        weights = sensitivity.measure_weights(source.proto, source.samples, fine, source.progress) if able else {}
+        return source.costs(policy, wide), weights
+
+    def _policy(self, bits: int, *, search: bool) -> tuple[write.Policy, tuple[str, ...]]:
         """Activations of `bits`, but for joins of unlike ranges; with `search` also but for those that 16 bits do not hold (powers, variances).
 
         They get halves where the chip has them, and 16 bits where not. Notices name them.
         """
-        (joined, told), by = source.joined, ranges.method(self.context.ranges)
+        source, by = self.source, ranges.method(self.context.ranges)
+        joined, told = source.joined
         if self.context.target.options["arch"] < HALVES_FROM:
             return write.Policy(bits, by, wide=joined, spans=bits == 16), told
         costs = source.costs(write.Policy(16, by, real=joined, spans=True)) if search else {}
@@ -179,23 +196,32 @@ class _Builder:
         known = {was: moved[now].name if now in moved else now for was, now in names.items()}
         return proto, signature, {was: now for was, now in known.items() if was != now}
 
-    def _context_bytes(self, proto: Any) -> int:
+    def _context_bytes(self, proto: Any) -> float:
+        """Of the binary that the graph becomes; infinite where the HTP refuses it."""
         folder = self.context.workdir / "trial"
         folder.mkdir(exist_ok=True)
-        self._compile(proto, folder)
+        try:
+            self._binary(proto, folder)
+        except RunnerError:
+            return math.inf
         return (folder / "context.onnx").stat().st_size
 
     def _compile(self, proto: Any, folder: Path) -> None:
         """Write `model.onnx` and `context.onnx`. Raises `ConversionError` that names the operators which the HTP refuses."""
-        options = self.context.target.options
-        place = folder / "model.onnx", options["arch"], options.get("soc_model", 0)
-        place[0].write_bytes(proto.SerializeToString(deterministic=True))
-        (folder / "context.onnx").unlink(missing_ok=True)
         try:
-            onnxruntime_qnn.session(*place, folder / "context.onnx")
+            self._binary(proto, folder)
         except RunnerError as error:
-            what = f"the HTP simulator does not take {_not_taken(proto, error, *place)}"
-            raise ConversionError(what, "'edgekit inspect MODEL --target TARGET' says why, or replace that operator") from error
+            options = self.context.target.options
+            left = locate.not_taken(proto, error, folder / "model.onnx", options["arch"], options.get("soc_model", 0))
+            hint = "write what it does in other operators, or keep that part of the model outside the artifact"
+            raise ConversionError(f"the HTP simulator does not take {left}", hint) from error
+
+    def _binary(self, proto: Any, folder: Path) -> None:
+        """Write both files, or raise what the provider says."""
+        options = self.context.target.options
+        (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
+        (folder / "context.onnx").unlink(missing_ok=True)
+        onnxruntime_qnn.session(folder / "model.onnx", options["arch"], options.get("soc_model", 0), folder / "context.onnx")
 
 
 def _for_half(proto: Any, samples: Sequence[Arrays]) -> tuple[Any, tuple[str, ...]]:
@@ -210,27 +236,6 @@ def _for_half(proto: Any, samples: Sequence[Arrays]) -> tuple[Any, tuple[str, ..
     return proto, tuple(told)
 
 
-def _not_taken(proto: Any, error: RunnerError, model: Path, arch: int, soc_model: int) -> str:
-    """The operators that the provider leaves to the CPU; where it cannot say, the first one without which the graph is taken."""
-
-    def refused(part: Any) -> bool:
-        (trial := model.with_name("part.onnx")).write_bytes(part.SerializeToString())
-        try:
-            onnxruntime_qnn.session(trial, arch, soc_model)
-        except RunnerError:
-            return True
-        finally:
-            trial.unlink()
-        return False
-
-    left = [(kind, name) for kind, name in onnxruntime_qnn.left_over(model, arch, soc_model) if not kind.endswith("uantizeLinear")]
-    if left:
-        reasons = {verdict.name: f" ({verdict.reason})" for verdict in opset.judge(_onnx_view.read(model), "hexagon") if verdict.reason}
-        return ", ".join(f"{kind} in layer {name}{reasons.get(name, '')}" for kind, name in left[:5])
-    found = locate.first_refused(proto, refused)
-    return f"{found[0]} in layer {found[1]}: {error.message}" if found else f"the model: {error.message}"
-
-
 def _told(built: Build, desk_bytes: int) -> tuple[str, ...]:
     return (
         f"context binary for {built.soc or 'any chip'}, Hexagon v{built.arch}, onnxruntime-qnn {built.provider}, QNN SDK {built.sdk}",
@@ -242,9 +247,7 @@ def _told(built: Build, desk_bytes: int) -> tuple[str, ...]:
 
 def _worst(costs: dict[str, sensitivity.Cost], wide: frozenset[str]) -> tuple[tuple[str, float, str], ...]:
     """The activations that cost most: by how much the error of the outputs would fall without them, were all in 8 bits."""
-    import math
-
     total = sum(cost.noise for cost in costs.values())
     rows = sorted(costs.items(), key=lambda row: (-row[1].noise, row[0]))[:ROWS]
     shown = [(name, -10 * math.log10(max(1 - cost.noise / total, 1e-6)), name in wide) for name, cost in rows if cost.noise]
-    return tuple((name, round(gain, 2), "8 bits of this activation" + (": it has 16" if kept else "")) for name, gain, kept in shown)
+    return tuple((name, round(gain, 2), "8 bits here" + (": it has 16" if kept else "")) for name, gain, kept in shown)

@@ -1,4 +1,4 @@
-"""Which activations get 16 bits: those whose 8 bits cost the outputs most for the bytes, within a share of the plain file's size."""
+"""Which activations and weights get 16 bits: those whose 8 bits cost the outputs most for the bytes, within a share of the plain file's size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from edgekit.qdq import layers, protos, sensitivity
 
 LEFT = 0.02
-"""Share of the noise of all activations in 8 bits below which what is left is not worth a slower operator."""
+"""Share of the noise of everything in 8 bits below which what is left is not worth a slower operator."""
 
 MOST_BYTES = 1.05
 """The context binary may take this much of the one with 8-bit activations throughout."""
@@ -17,13 +17,13 @@ MORE = 3
 """How many of the next activations are tried where one did not fit any more."""
 
 
-def choose(costs: Mapping[str, sensitivity.Cost], size_of: Callable[[frozenset[str]], int]) -> frozenset[str]:
-    """The activations worth 16 bits: as many of the best for their bytes as keep `size_of(names)` within `MOST_BYTES` of `size_of(none)`.
+def choose(costs: Mapping[str, sensitivity.Cost], size_of: Callable[[frozenset[str]], float], plain: float) -> frozenset[str]:
+    """The activations and weights worth 16 bits: as many of the best for their bytes as keep `size_of(names)` within `MOST_BYTES` of `plain`.
 
     Prices are estimates; how many fit is found by halves, each a binary made and weighed.
     """
     order = sensitivity.worth(costs, LEFT * sum(cost.noise for cost in costs.values()))
-    most = MOST_BYTES * size_of(frozenset())
+    most = MOST_BYTES * plain
 
     def first(count: int) -> frozenset[str]:
         return frozenset[str]().union(*order[:count])
