@@ -14,7 +14,7 @@ from edgekit import formats
 from edgekit.errors import ConversionError, first_line, require
 from edgekit.formats import Model, onnx
 from edgekit.formats._onnx_graph import graphs, rename_values
-from edgekit.legalize import onnx_pads, onnx_upsample
+from edgekit.legalize import onnx_loops, onnx_pads, onnx_upsample
 from edgekit.tensors import Array, Signature, TensorSpec
 
 OPSET = 17
@@ -37,6 +37,10 @@ def prepare(source: Model) -> Prepared:
     """The prepared graph of an opened ONNX model. Raises `ConversionError` when it does not compute the same."""
     raised, notices = _raised(source.handle)
     proto, more = _plain(raised, source.signature)
+    proto, loops = onnx_loops.unrolled(proto)
+    if loops:
+        proto, more = _plain(proto, source.signature)
+        more = (*more, f"{loops} loops that run a known number of times are written out")
     onnx_pads.write_out(proto)
     names = _safe_names(proto)
     inputs = {spec.name: names.get(spec.name, _safe(spec.name)) for spec in source.signature.inputs}
