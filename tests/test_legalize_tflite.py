@@ -12,7 +12,7 @@ pytest.importorskip("ai_edge_litert")
 
 from edgekit import opset
 from edgekit.formats import tflite, tflm
-from edgekit.legalize import tflite_islands, tflite_micro, tflite_tidy
+from edgekit.legalize import tflite_columns, tflite_islands, tflite_micro, tflite_tidy
 from tests.tflite_build import Net
 
 SLOPES = np.array([0.25, -0.5, 1.5, 0.01], np.float32)
@@ -237,4 +237,28 @@ def test_tensors_that_nothing_reads_take_no_arena(tmp_path: Path) -> None:
     assert took > 64 * 64 * 4, "TFLM gives them places"
     assert tflite_tidy.drop_unread(path) == 1 and tflite_tidy.drop_unread(path) == 0
     assert tflm.arena_bytes(path, tflite.open(str(path), {}).signature) < 2048
+    np.testing.assert_array_equal(run(path, values), wanted)
+
+
+@pytest.mark.parametrize(("stride", "wide", "padded"), [(2, 34, True), (2, 34, False), (3, 12, False), (2, 33, True), (1, 8, False)])
+def test_columns_that_a_strided_row_does_not_reach_are_left_out(tmp_path: Path, stride: int, wide: int, padded: bool) -> None:
+    rng, net, filters = np.random.default_rng(3), Net(), 2 if stride == 3 else 3
+    made, quantized = (wide - filters) // stride + 1, {"scale": 0.05, "zero_point": -3}
+    x = net.tensor("x", (1, 1, wide - 2 if padded else wide, 4), "int8", **quantized)
+    a = net.tensor("a", (1, 1, wide, 4), "int8", **quantized) if padded else x
+    if padded:
+        net.add("PAD", [x, net.constant("pads", np.array([[0, 0], [0, 0], [1, 1], [0, 0]], np.int32))], [a], version=2)
+    scales = np.linspace(0.004, 0.02, 5)
+    weights = net.constant("w", rng.integers(-127, 128, (5, 1, filters, 4)).astype(np.int8), scale=scales)
+    bias = net.constant("b", np.arange(5, dtype=np.int32), scale=0.05 * scales)
+    y = net.tensor("y", (1, 1, made, 5), "int8", scale=0.1)
+    conv = {"padding": 1, "strideH": 1, "strideW": stride, "dilationHFactor": 1, "dilationWFactor": 1}
+    net.add("CONV_2D", [a, weights, bias], [y], version=3, table="Conv2DOptions", fusedActivationFunction=0, **conv)
+    path = net.write(tmp_path / "net.tflite", [x], [y])
+    values = rng.integers(-128, 128, net.tensors[x].shape).astype(np.int8)
+    wanted, left = run(path, values), wide - ((made - 1) * stride + filters)
+    assert tflite_columns.drop_unreached(path) == (("y",) if left else ())
+    assert kinds(path) == (["PAD", "CONV_2D"] if padded else ["SLICE", "CONV_2D"] if left else ["CONV_2D"])
+    read = tflite.graph(path)
+    assert read.tensors[read.operators[-1].inputs[0]].shape[2] == wide - left
     np.testing.assert_array_equal(run(path, values), wanted)

@@ -12,6 +12,7 @@ from edgekit.budget import Part, format_size, model_part, tflm_kernels, tflm_scr
 from edgekit.errors import EdgekitError
 from edgekit.formats import Model, tflite, tflm, tflm_agreement
 from edgekit.graph import Graph
+from edgekit.legalize import tflite_columns, tflite_tidy
 
 ARENA = "arena"
 COMPARED = 4
@@ -32,7 +33,13 @@ def integers(path: Path) -> Path:
 
 
 def _finish(made: Artifact, graph: Graph, context: Context) -> Artifact:
-    return _compiled(made, context) if "npu" in context.target.options else _interpreted(made, graph, context)
+    if "npu" in context.target.options:
+        return _compiled(made, context)
+    names = tflite_columns.drop_unreached(made.path)
+    tflite_tidy.drop_unread(made.path)
+    said = tuple(f"{name}: columns that the layer does not reach are left out, which CMSIS-NN with MVE would compute with" for name in names)
+    made = dataclasses.replace(made, notices=(*made.notices, *said))
+    return _interpreted(made, tflite.graph(made.path) if names else graph, context)
 
 
 def _compiled(made: Artifact, context: Context) -> Artifact:
