@@ -348,3 +348,12 @@ def test_a_hash_in_a_name_is_a_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.keras files have no signatures"):
         (tmp_path / "net.keras").touch()
         formats.open(f"{tmp_path / 'net.keras'}#part")
+
+
+def test_arithmetic_on_bytes_without_a_scale_is_refused_before_the_runtime_ends_the_process(tmp_path: Path) -> None:
+    net = Net()
+    x, y = (net.tensor(name, (1, 4), "uint8") for name in "xy")
+    net.add("ADD", [x, x], [y], table="AddOptions")
+    path = net.write(tmp_path / "net.tflite", [x], [y])
+    with pytest.raises(ConversionError, match="ADD in layer y computes on uint8 without a scale"):
+        formats.open(str(path))

@@ -85,7 +85,9 @@ def _run(python: Path, prepared: Prepared, folder: Path) -> Path:
 
 def _refuse_custom(made: Path, prepared: Prepared) -> None:
     """onnx2tf writes an operator it does not know as a custom one named `ONNX_...`."""
-    for operator in tflite.graph(made).operators:
+    graph = tflite.graph(made)
+    tflite.refuse_unscaled(prepared.model.name, graph)
+    for operator in graph.operators:
         if operator.custom:
             kind = operator.type.removeprefix("ONNX_")
             where = next((f"{n.op_type} in layer {layer(n)}" for n in prepared.model.handle.graph.node if n.op_type.upper() == kind), kind)

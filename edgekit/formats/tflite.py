@@ -26,6 +26,11 @@ RUNTIME_CUSTOM = frozenset({"TFLite_Detection_PostProcess", "AudioSpectrogram", 
 XNNPACK_CUSTOM = frozenset({"Convolution2DTransposeBias", "MaxPoolingWithArgmax2D", "MaxUnpooling2D"})
 """Custom operators that only the XNNPACK and GPU delegates know (LiteRT `tflite/delegates/xnnpack/xnnpack_delegate.cc`)."""
 
+SCALED = frozenset(("ADD", "SUB", "MUL", "PRELU", "LEAKY_RELU", "HARD_SWISH", "RELU", "RELU6", "LOGISTIC", "TANH", "SOFTMAX")) | frozenset(
+    ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED")
+)
+"""Operators that compute on 8-bit integers by their scales only: the runtime ends the process where there is none."""
+
 RESOURCES = frozenset({"VAR_HANDLE", "HASHTABLE"})
 
 
@@ -52,6 +57,7 @@ def open(reference: str, inputs: Shapes) -> Model:
     path, folder, notices = _signature_alone(given, key)
     file = tflite_reader.read(path)
     _refuse_unknown(path.name, file.graph)
+    refuse_unscaled(path.name, file.graph)
     resize, more = _fix(file, inputs)
     notices += more
     xnnpack_only = tuple(o.type for o in file.graph.operators if o.custom and o.type in XNNPACK_CUSTOM)
@@ -210,6 +216,15 @@ def _refuse_unknown(name: str, graph: Graph) -> None:
     hint = f"convert again with TFLITE_BUILTINS only, and replace this layer: {flex_cost}"
     other = "replace this layer by built-in operators before exporting; a custom kernel exists only in the app that brings it"
     raise ConversionError(f"{name}: {what}: {kinds} (first: {first.type} at layer {first.name})", hint if flex else other)
+
+
+def refuse_unscaled(name: str, graph: Graph) -> None:
+    """Raise `ConversionError` for arithmetic on 8-bit integers without a scale, at which the runtime ends the process instead of refusing."""
+    for operator in (o for o in graph.operators if o.type in SCALED):
+        for tensor in (graph.tensors[i] for i in (*operator.inputs, *operator.outputs) if i >= 0):
+            if tensor.dtype in ("int8", "uint8") and not tensor.scale:
+                what = f"{name}: {operator.type} in layer {operator.name} computes on {tensor.dtype} without a scale ({tensor.name})"
+                raise ConversionError(what, "LiteRT takes 8-bit integers there for quantized values only: cast to int32 or float32 before it")
 
 
 def _fix(file: File, inputs: Shapes) -> tuple[dict[str, tuple[int, ...]], list[str]]:
