@@ -13,7 +13,7 @@ from edgekit.formats._quiet import quiet
 
 def convert(model: Model, workdir: Path) -> Model:
     """Convert a Keras model or SavedModel that was opened. Raises `ConversionError` naming the operator that has no translation."""
-    ct = mlprogram_write.coremltools()
+    ct = mlprogram_write.coremltools_with_tensorflow()
     function = model.handle.function
     inputs = [ct.TensorType(name=_node(tensor), shape=spec.shape) for tensor, spec in zip(function.inputs, model.signature.inputs, strict=True)]
     outputs = [ct.TensorType(name=_node(tensor)) for tensor in function.outputs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import re
 import shutil
@@ -17,14 +18,33 @@ from edgekit.formats._quiet import quiet
 
 AUTHOR = "com.apple.CoreML"
 
-UNUSED = ("executorch", "libsvm", "sklearn", "torchao", "transformers", "xgboost")
-"""Packages that coremltools imports where they are installed, for conversions that nothing here does: most of its import is theirs."""
+UNUSED = ("executorch", "libsvm", "sklearn", "tensorflow", "torchao", "transformers", "xgboost")
+"""Packages that coremltools imports where they are installed, for conversions that nothing here does, or not yet: most of its import is theirs."""
 
 
 def coremltools() -> Any:
-    """coremltools, imported without its talk. It takes seconds: only what writes packages needs it."""
+    """coremltools, imported without its talk, and without TensorFlow where nothing has imported that. Only what writes packages needs it."""
     with quiet(), _absent(UNUSED):
         return require("coremltools", extra="coreml", purpose="writing a Core ML package")
+
+
+LOOKING = ("_deps", "converters.mil.frontend.tensorflow", "converters.mil.frontend.tensorflow2")
+"""Modules of coremltools that note, when they are imported, whether TensorFlow is there: in the order of their imports."""
+
+
+def coremltools_with_tensorflow() -> Any:
+    """The same, told of TensorFlow where it was imported without: the modules that look for it are run again."""
+    tensorflow = require("tensorflow", extra="tensorflow", purpose="converting a TensorFlow model")
+    ct = coremltools()
+    from coremltools import _deps
+    from coremltools.converters import _converters_entry as entry
+
+    if not _deps._HAS_TF:
+        with quiet(), _absent(UNUSED):
+            for name in LOOKING:
+                importlib.reload(importlib.import_module(f"coremltools.{name}"))
+        entry._HAS_TF_1, entry._HAS_TF_2, entry.tf = _deps._HAS_TF_1, _deps._HAS_TF_2, tensorflow
+    return ct
 
 
 @contextlib.contextmanager
