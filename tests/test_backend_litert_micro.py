@@ -67,6 +67,20 @@ def test_what_cmsis_nn_asks_of_the_arena_is_added(tmp_path: Path) -> None:
     assert MEASURED_BYTES["cmsis_nn_mve"] <= MEASURED_BYTES["tflm"] + added["cmsis_nn_mve"] <= MEASURED_BYTES["cmsis_nn_mve"] + 1024
 
 
+def test_scratch_of_mve_is_added_wherever_it_is_asked_for(tmp_path: Path) -> None:
+    """As in a residual block, where most is alive behind the depthwise layer: sharing its place was not what firmware did."""
+    net, size = Net(), (1, 8, 8, 16)
+    x, a, b, c = (net.tensor(name, size, "int8", scale=0.05) for name in "xabc")
+    weights = net.constant("w", np.ones((1, 3, 3, 16), np.int8), scale=np.full(16, 0.01), axis=3)
+    bias = net.constant("b", np.zeros(16, np.int32), scale=np.full(16, 0.0005))
+    conv = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "depthMultiplier": 1}
+    net.add("DEPTHWISE_CONV_2D", [x, weights, bias], [a], version=3, table="DepthwiseConv2DOptions", fusedActivationFunction=0, **conv)
+    net.add("ABS", [a], [b])
+    net.add("ADD", [x, b], [c], version=2, table="AddOptions")
+    graph = tflite.graph(net.write(tmp_path / "net.tflite", [x], [c]))
+    assert tflm_scratch.extra_bytes(graph, ("cmsis_nn_mve",)) >= 4 * 124 * 9
+
+
 def test_the_arena_declared_for_mve_holds_its_scratch(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     net = micro_nets.classifier(tmp_path / "net.tflite")
