@@ -101,6 +101,15 @@ def test_an_operator_that_fails_in_coremltools_is_named(tmp_path: Path) -> None:
         converted(net(lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), mode="bicubic", align_corners=False)), tmp_path, PICTURE)
 
 
+def test_a_convolution_with_its_normalization_is_called_as_the_convolution(tmp_path: Path) -> None:
+    up = (nn.ConvTranspose2d(8, 4, 2, stride=2), nn.BatchNorm2d(4), nn.Sigmoid())
+    block = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), *up)
+    _, made, samples, wanted = converted(block, tmp_path, PICTURE)
+    assert [operator.name for operator in formats.module("mlprogram").graph(made).operators][:3] == ["_0", "_2", "_3"]
+    (got,) = hops.run(formats.session(made), made.signature, samples)
+    np.testing.assert_allclose(got["output_0"], wanted[0]["output_0"], atol=1e-5)
+
+
 @pytest.mark.parametrize("module", [Recurrent, Cells])
 def test_recurrent_layers_read_inputs_by_their_names(module: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(1)

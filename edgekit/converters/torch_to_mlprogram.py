@@ -97,12 +97,23 @@ def _name_by_layer(program: Any) -> None:
     signature = program.graph_signature
     ends = {spec.arg.name for spec in (*signature.input_specs, *signature.output_specs) if hasattr(spec.arg, "name")}
     stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    called: dict[Any, str] = {}
     for node in program.graph.nodes:
         layer = layer_of(node)
         if layer in (node.name, ""):  # scripts and modules exported again tell no layers, but whose weights a node reads
             layer = next((stored[read.name].removeprefix("model.").rpartition(".")[0] for read in node.all_input_nodes if read.name in stored), "")
         if node.op == "call_function" and node.name not in ends and layer:
-            node._rename(mlprogram_write.identifier(layer))
+            before = called.get(node.all_input_nodes[0]) if _is_folded(node) else None
+            called[node] = before or mlprogram_write.identifier(layer)
+            node._rename(f"{called[node]}_alone" if any(map(_is_folded, node.users)) else called[node])
+
+
+def _is_folded(node: Any) -> bool:
+    """Whether a batch normalization will become part of the convolution before it: what both become is called as the convolution."""
+    if "batch_norm" not in _operator_of(node.target):
+        return False
+    read = node.all_input_nodes[0]
+    return read.op == "call_function" and _operator_of(read.target).startswith("conv") and len(read.users) == 1
 
 
 def _divide(program: Any) -> None:
