@@ -20,6 +20,8 @@ RESULT = "mlprogram"
 
 TAKEN_APART = frozenset(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "rnn_tanh", "rnn_relu", "unsafe_split"))
 
+WHOLE = frozenset(("lstm", "gru"))
+
 HINT = "express it with other operators, or keep it outside the model"
 
 
@@ -68,10 +70,10 @@ def _taken_apart() -> dict[Any, Any]:
 
 
 def _is_taken(target: Any) -> bool:
-    """Whether coremltools translates an operator of PyTorch."""
+    """Whether coremltools translates an operator of PyTorch, out of an export or out of a trace."""
     from coremltools.converters.mil.frontend.torch.torch_op_registry import _TORCH_OPS_REGISTRY
 
-    return not hasattr(target, "_schema") or _TORCH_OPS_REGISTRY.get_func(target.__name__) is not None
+    return not hasattr(target, "_schema") or _operator_of(target) in WHOLE or _TORCH_OPS_REGISTRY.get_func(target.__name__) is not None
 
 
 def _operator_of(target: Any) -> str:
