@@ -85,6 +85,7 @@ class Backend(Protocol):
     `sources(artifact, folder)` writes more files of the bundle's `trim/` folder: for firmware, or for a selective build that starts from the model;
     `carries_state = True`: sessions keep the state of a model from sample to sample;
     `exact_in_half(model) -> bool` tells that `fp16` stores a model's weights as they are, so that `fp32` has nothing to give;
+    `toolchain()` imports what conversions to its formats need, where that takes long: it is called while calibration files are read;
     `takes_images = True`: inputs may be images; `enumerates_shapes = True`: artifacts take several listed shapes.
     """
 

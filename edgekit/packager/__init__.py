@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import gc
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,7 @@ from edgekit import target as targets
 from edgekit.backends import Backend
 from edgekit.budget import boards
 from edgekit.errors import UsageError, close_match
+from edgekit.formats import Model
 from edgekit.packager import variants
 from edgekit.packager.candidates import search
 from edgekit.packager.contents import files, manifest
@@ -23,6 +26,7 @@ from edgekit.packager.findings import judge
 from edgekit.packager.job import Job, Options, Outcome
 from edgekit.progress import Progress, silent
 from edgekit.reference import Reference
+from edgekit.samples import Samples
 from edgekit.target import Target, Tolerance
 
 __all__ = ["Options", "Outcome", "package"]
@@ -70,7 +74,7 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
         source = formats.in_float32(formats.open(reference, options.inputs))
         place = _place(options, options.name or source.name, target)
         edge = pixels.edge(source.signature, options.preprocess) if options.io == "image" else None
-        data = samples.load(options.calibration, source.signature, options.preprocess, edge)
+        data = _beside_imports(source, backend, options, lambda: samples.load(options.calibration, source.signature, options.preprocess, edge))
     with tempfile.TemporaryDirectory(prefix="edgekit-package-") as scratch:
         runtime = budget.runtime_parts(target, options.runtime_aar)
         reference_run = Reference(source, stream=getattr(backend, "carries_state", False))
@@ -87,6 +91,20 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
         bundle.write(place, made, files(job, best.artifact))
     repeats.remember(_key(reference, target, options), place)
     return Outcome(place, made, findings)
+
+
+def _beside_imports(source: Model, backend: Backend, options: Options, read: Callable[[], Samples]) -> Samples:
+    """What `read` gives, while the toolchain of a conversion is imported: files alone are read beside it, for code of the user's may import too,
+    and nothing of a toolchain's may be half there or hidden then.
+    """
+    toolchain = getattr(backend, "toolchain", None)
+    files_only = options.calibration is not None and Path(options.calibration).exists()
+    if toolchain is None or source.format in backend.accepts or not files_only:
+        return read()
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as beside:  # either side may change the filters of warnings, and put them back
+        reading = beside.submit(read)
+        toolchain()
+        return reading.result()
 
 
 def _demanding(target: Target, backend: Backend, min_sqnr_db: float | None) -> Target:

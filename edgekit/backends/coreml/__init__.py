@@ -25,6 +25,13 @@ def own_precision(model: Model) -> str | None:
     return build.own_precision(model)
 
 
+def toolchain() -> None:
+    """Import coremltools. Raises `MissingPackageError`."""
+    from edgekit.formats import mlprogram_write
+
+    mlprogram_write.coremltools()
+
+
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
     """Read the float32 program once; the result builds one package a call. Raises `ConversionError`."""
     from edgekit.backends.coreml import build
