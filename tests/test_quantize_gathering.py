@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgekit.quantize import shelf
 from edgekit.quantize.gathering import COLUMNS, Gathering, columns_a_sample, judging
 from edgekit.quantize.shelf import Shelf
 from edgekit.quantize.windows import Window, by_group, patches, pick, rows
@@ -43,13 +44,14 @@ def test_columns_are_bounded_by_the_layer_s_width():
     assert columns_a_sample(10_000, 7) == -(-COLUMNS[1] // 7)
 
 
-def test_a_shelf_keeps_what_does_not_fit_in_files_and_leaves_none(tmp_path):
-    one, two = Shelf[str](tmp_path, 100), Shelf[str](tmp_path, 0)
+def test_a_shelf_keeps_what_does_not_fit_in_files_and_leaves_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(shelf, "MEMORY_BYTES", 100)
+    one, two = Shelf[str](tmp_path), Shelf[str](tmp_path)
     arrays = {(sample, key): floats(sample, 10) for sample in range(3) for key in ("a", "b/c")}
     for (sample, key), array in arrays.items():
         one.put(sample, key, array)
         two.put(sample, key, array + 1)
-    assert len(list(tmp_path.iterdir())) == 4 + 6  # two arrays of 40 bytes fit in 100
+    assert len(list(tmp_path.iterdir())) == 2 * 4  # two arrays of 40 bytes fit in 100
     for (sample, key), array in arrays.items():
         np.testing.assert_array_equal(one.get(sample, key), array)
         np.testing.assert_array_equal(two.get(sample, key), array + 1)
