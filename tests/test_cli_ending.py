@@ -25,8 +25,8 @@ def build():
 SLEEPY = """import subprocess, sys, time
 def build():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    print("started", file=sys.stderr, flush=True)
     try:
+        print("started", file=sys.stderr, flush=True)
         time.sleep(60)
     finally:
         child.kill()
