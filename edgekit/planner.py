@@ -146,9 +146,10 @@ def choose(points: Sequence[Point], tolerances: dict[str, Tolerance], prefer: Pr
 
 
 def _beats(one: Point, other: Point) -> bool:
-    """Whether `one` is as small and as faithful, and better in one of them."""
+    """Whether `one` is as small and as faithful, better in one of them, and not left to the slow path where `other` is taken."""
     best = (one.model_bytes, -one.fidelity_db), (other.model_bytes, -other.fidelity_db)
-    return best[0] != best[1] and all(a <= b for a, b in zip(*best, strict=True))
+    taken = one.accelerated >= min(other.accelerated, LEAST_ACCELERATED)
+    return taken and best[0] != best[1] and all(a <= b for a, b in zip(*best, strict=True))
 
 
 def within(point: Point, tolerance: Tolerance | None) -> bool:

@@ -83,6 +83,11 @@ def test_a_point_off_the_accelerator_waits_for_the_others() -> None:
     assert planner.choose([slow, point("w8a8", 900, 25.0, excess=("x",))], {}, "fidelity").chosen == 0
 
 
+def test_a_slow_point_does_not_rule_out_a_larger_one_on_the_accelerator() -> None:
+    slow, fast = Point(Candidate("fp16"), 900, 1000, 40.0, accelerated=0.0), Point(Candidate("w8a8"), 1000, 1100, 30.0)
+    assert planner.choose([slow, fast], TOLERANCES, "fidelity").choice is fast
+
+
 def test_a_point_within_tolerance_comes_before_a_better_one_that_its_own_tolerance_refuses() -> None:
     tolerances = {"w8": Tolerance(min_sqnr_db=20.0), "w8-dynamic": Tolerance(min_sqnr_db=15.0)}
     points = [point("w8", 1000, 18.2), point("w8-dynamic", 990, 17.9)]
