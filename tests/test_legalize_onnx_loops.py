@@ -49,6 +49,21 @@ def test_a_loop_of_known_length_is_written_out(goes: str, first: str) -> None:
     np.testing.assert_allclose(found[made.outputs["steps"]], np.stack(rows), rtol=1e-6)
 
 
+def test_constants_of_the_body_are_stored_once() -> None:
+    text = (LOOP % ("yes", "yes")).replace("Mul(state, scale)", "Mul(state, weight)")
+    proto = onnx.parser.parse_model(text.replace("float[1,4] seen) {", "float[1,4] seen) <float[1,4] weight = {2, 3, 4, 5}> {"))
+    made, count = onnx_loops.unrolled(proto)
+    assert count == 1
+    stored = [t for t in made.graph.initializer if list(t.dims) == [1, 4]]
+    assert len(stored) == 1
+    source = onnx_format.from_proto(made, "net", "0", {})
+    x = np.ones((1, 4), np.float32)
+    state = x
+    for number in range(3):
+        state = state * np.array([2, 3, 4, 5], np.float32) + number
+    np.testing.assert_allclose(formats.session(source).run({"x": x, "more": np.array(True)})["y"], state)
+
+
 @pytest.mark.parametrize("change", ["more", "many"])
 def test_a_loop_that_values_end_or_that_is_long_stays_one(change: str) -> None:
     text = LOOP % ("going", "more" if change == "more" else "yes")

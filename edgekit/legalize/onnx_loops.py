@@ -48,7 +48,7 @@ def _rounds(graph: Any, node: Any, body: Any) -> int | None:
 
 
 def _written_out(graph: Any, node: Any, body: Any, rounds: int, prefix: str) -> list[Any]:
-    """The nodes of all rounds; constants of each go to `graph`."""
+    """The nodes of all rounds; the body's constants go to `graph`, once for all rounds."""
     import numpy as np
     import onnx
 
@@ -60,9 +60,11 @@ def _written_out(graph: Any, node: Any, body: Any, rounds: int, prefix: str) -> 
         one.CopyFrom(body)
         fixed = {body.input[0].name: np.array(number, np.int64), body.input[1].name: np.array(True)}
         names = {value: f"{prefix}/{number}/{value}" for value in _own_names(one)}
+        names |= {tensor.name: f"{prefix}/{tensor.name}" for tensor in body.initializer}
         names |= {value.name: state for value, state in zip(body.input[2:], states, strict=True)}
         rename_values(one, names)
-        graph.initializer.extend([*one.initializer, *(onnx.numpy_helper.from_array(value, names[key]) for key, value in fixed.items())])
+        graph.initializer.extend(one.initializer if number == 0 else ())
+        graph.initializer.extend(onnx.numpy_helper.from_array(value, names[key]) for key, value in fixed.items())
         made += _renamed_nodes(one, f"{prefix}/{number}")
         results = [value.name for value in one.output[1:]]
         states = results[: len(states)]

@@ -44,11 +44,12 @@ def manifest(job: Job, best: Built, plan: Plan, route: tuple[str, ...], converte
 
 
 def _notices(job: Job, artifact: Artifact, converted: tuple[str, ...]) -> tuple[str, ...]:
-    """What was noticed on the way, from the model to the libraries that the user gave."""
+    """What was noticed on the way, from the model to the libraries that the user gave; and how ranges were chosen, where that was asked for."""
     given = job.runtime if job.options.runtime_aar else ()
     libraries = tuple(f"{part.name}: {part.note}" for part in given if part.category == "runtime" and part.note)
     outputs = job.reference.run(job.data.golden[0])
-    return job.source.notices + converted + job.data.notices + artifact.notices + libraries + _unmoved(outputs)
+    asked = (f"ranges of 8-bit activations are chosen by {job.options.ranges}, as asked",) if job.options.ranges != "auto" else ()
+    return job.source.notices + converted + job.data.notices + asked + artifact.notices + libraries + _unmoved(outputs)
 
 
 def files(job: Job, artifact: Artifact) -> dict[str, Path | bytes]:
