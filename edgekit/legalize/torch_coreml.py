@@ -9,7 +9,7 @@ from typing import Any
 
 from edgekit.legalize import torch_elementwise, torch_ops, torch_pools, torch_resizes
 from edgekit.legalize.torch_ops import Rule
-from edgekit.legalize.torch_pools import each
+from edgekit.legalize.torch_pools import always, each
 
 
 def _wraps_or_crops(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> bool:
@@ -182,11 +182,6 @@ def rms_norm(x: Any, shape: Sequence[int], weight: Any = None, eps: float | None
     return made if weight is None else made * weight
 
 
-def _whatever(*arguments: Any, **named: Any) -> bool:
-    del arguments, named
-    return True
-
-
 def _has_no_axes(x: Any, dim: Any = None, *others: Any, **named: Any) -> bool:
     del x, others, named
     return dim is None or isinstance(dim, bool)
@@ -229,7 +224,7 @@ _SCALED = "with a divisor lowered to a plain pool and a factor"
 RULES = (
     *(rule for rule in torch_ops.RULES if rule.operator.removeprefix("aten::") in _KEPT),
     Rule("aten::_upsample_nearest_exact2d", torch_resizes.any_size, torch_resizes.nearest_exact, "lowered to selections of rows and columns"),
-    Rule("aten::upsample_bicubic2d", torch_resizes.always, torch_resizes.smoothed("upsample_bicubic2d"), _SMOOTHED),
+    Rule("aten::upsample_bicubic2d", always, torch_resizes.smoothed("upsample_bicubic2d"), _SMOOTHED),
     torch_ops.SHARED_HEADS,
     Rule("aten::pad", _wraps_or_crops, padding, _JOINED),
     *(Rule(f"aten::avg_pool{rank}d", _divides_otherwise, pool_with_divisor(rank), _SCALED) for rank in (2, 3)),
@@ -237,11 +232,11 @@ RULES = (
     Rule("aten::gather", _gathers_from_more, gather, "by fewer indices than elements: lowered to a gather from a part"),
     *(Rule(f"aten::{name}", _of_all, place_of(name), "of all elements: lowered to one of a vector") for name in ("argmax", "argmin")),
     Rule("aten::einsum", _has_ellipsis, einsum, "with an ellipsis: its axes were written out"),
-    Rule("aten::index_add", _whatever, index_add, "lowered to rows added in place"),
-    Rule("aten::index_copy", _whatever, index_copy, "lowered to rows put in place"),
+    Rule("aten::index_add", always, index_add, "lowered to rows added in place"),
+    Rule("aten::index_copy", always, index_copy, "lowered to rows put in place"),
     *(Rule(f"aten::conv_transpose{rank}d", _has_output_padding, torch_ops.transposed_convolution, _APPENDED) for rank in (1, 2, 3)),
     Rule("aten::instance_norm", _has_statistics, instance_norm, "by kept statistics: it is a batch normalization"),
-    Rule("aten::rms_norm", _whatever, rms_norm, "written out, with its own epsilon"),
+    Rule("aten::rms_norm", always, rms_norm, "written out, with its own epsilon"),
     *(Rule(f"aten::{name}", _has_no_axes, spread(name), "of all elements: every axis named") for name in ("var", "std")),
     *torch_elementwise.RULES,
     Rule("aten::group_norm", _is_deep, group_norm, "of volumes: lowered to one of a single axis"),

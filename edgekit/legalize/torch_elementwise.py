@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgekit.legalize.torch_ops import Rule
+from edgekit.legalize.torch_pools import always
 
 LOGICAL = {name: f"logical_{name.strip('_').removeprefix('bitwise_')}" for name in ("__and__", "__or__", "__xor__")} | {
     f"bitwise_{name}": f"logical_{name}" for name in ("and", "or", "xor", "not")
@@ -96,11 +97,6 @@ def product(x: Any, other: Any) -> Any:
     return torch.matmul(x[None], other).squeeze(-2) if x.dim() == 1 else torch.matmul(x, other[:, None]).squeeze(-1)
 
 
-def _whatever(*arguments: Any, **named: Any) -> bool:
-    del arguments, named
-    return True
-
-
 def add_product(x: Any, first: Any, second: Any, *, value: float = 1) -> Any:
     """Plus a multiple of a product."""
     return x + first * second * value
@@ -117,15 +113,15 @@ _MULTIPLE = "of a multiple: written out"
 RULES = (
     *(Rule(f"aten::{name}", _is_truth, logical(other), "of truth values: lowered to a logical operator") for name, other in LOGICAL.items()),
     Rule("aten::softplus", _turns_early, softplus, "with a low threshold: written out"),
-    Rule("aten::log_sigmoid", _whatever, log_sigmoid, "lowered to a softplus"),
-    Rule("aten::hardshrink", _whatever, hardshrink, "lowered to a selection"),
-    Rule("aten::trunc", _whatever, trunc, "lowered to a floor of the size"),
+    Rule("aten::log_sigmoid", always, log_sigmoid, "lowered to a softplus"),
+    Rule("aten::hardshrink", always, hardshrink, "lowered to a selection"),
+    Rule("aten::trunc", always, trunc, "lowered to a floor of the size"),
     Rule("aten::add", _is_scaled, add, _MULTIPLE),
     Rule("aten::sub", _is_scaled, subtract, _MULTIPLE),
     Rule("aten::rsub", _is_multiple, reverse_subtract, _MULTIPLE),
-    Rule("aten::addcmul", _whatever, add_product, "written out"),
-    Rule("aten::lerp", _whatever, interpolate, "written out"),
+    Rule("aten::addcmul", always, add_product, "written out"),
+    Rule("aten::lerp", always, interpolate, "written out"),
     Rule("aten::matmul", _of_vectors, product, _MATRICES),
-    Rule("aten::dot", _whatever, product, _MATRICES),
+    Rule("aten::dot", always, product, _MATRICES),
 )
 """For coremltools."""

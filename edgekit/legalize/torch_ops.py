@@ -260,7 +260,7 @@ RULES = (
     Rule("aten::upsample_nearest2d", torch_resizes.nearest_moves, torch_resizes.nearest, _PICKED),
     Rule("aten::upsample_bilinear2d", torch_resizes.bilinear_moves, torch_resizes.bilinear, _PICKED),
     *(
-        Rule(f"aten::{kind}", torch_resizes.always, torch_resizes.smoothed(kind), _SMOOTHED)
+        Rule(f"aten::{kind}", torch_pools.always, torch_resizes.smoothed(kind), _SMOOTHED)
         for kind in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
     ),
 )

@@ -87,12 +87,6 @@ def smoothed(kind: str) -> Callable[..., Any]:
     return lowered
 
 
-def always(x: Any, output_size: Any, align_corners: bool, *scales: Any) -> bool:
-    """Whatever the sizes."""
-    del x, output_size, align_corners, scales
-    return True
-
-
 def _axes(x: Any, output_size: Any, scales: Sequence[Any]) -> list[tuple[int, int, float]]:
     """Input size, output size and ratio of rows and of columns; factors come as a list or one by one."""
     factors = scales[0] if scales and isinstance(scales[0], (list, tuple)) else [*scales, None, None][:2]
