@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgekit import embed, packager
@@ -49,7 +50,7 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def self_test(library: Path, name: str) -> int:
     """Compile the library with every warning an error, under the sanitizers, and run its self-test."""
-    sources = [str(library / "host" / "self_test.c"), *map(str, sorted((library / "src").glob("*.c")))]
+    sources = [str(library / "host" / "self_test.c"), *map(str, sorted((library / "src").rglob("*.c")))]
     checked = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     program = library.parent / f"{name}_test"
     subprocess.run([HOST, *STRICT, *checked, "-Ihost", "-Isrc", *sources, "-lm", "-o", str(program)], cwd=library, check=True)
@@ -70,7 +71,7 @@ def test_the_library_is_typed_and_its_self_test_passes_under_sanitizers(tmp_path
 @pytest.mark.slow
 def test_the_self_test_fails_when_a_golden_byte_differs(tmp_path: Path, generated: Path) -> None:
     embed.write(generated, tmp_path / "library")
-    test = tmp_path / "library/src/model_self_test.c"
+    test = tmp_path / "library/src/model/model_self_test.c"
     before, mark, wanted = test.read_text().partition("wanted_0[SAMPLES][10] = {\n  {")
     first, rest = wanted.split(",", 1)
     test.write_text(f"{before}{mark}{int(first) ^ 1},{rest}")
@@ -82,7 +83,7 @@ def test_the_self_test_fails_when_a_golden_byte_differs(tmp_path: Path, generate
 @pytest.mark.parametrize("core", ["cortex-m0", "cortex-m4", "cortex-m55"])
 def test_the_library_compiles_for_a_core_without_a_warning(tmp_path: Path, generated: Path, plain: Path, core: str) -> None:
     embed.write(plain if core == "cortex-m0" else generated, tmp_path / "library")
-    source = tmp_path / "library/src"
+    source = tmp_path / "library/src/model"
     command = [ARM, *BOARDS[core].flags, "-mthumb", *STRICT, "-O2", "-c", *sorted(path.name for path in source.glob("*.c"))]
     subprocess.run(command, cwd=source, check=True)
 
@@ -163,7 +164,9 @@ def test_the_build_files_of_a_system_build_a_library_that_passes_its_self_test(t
 def test_the_sources_are_of_kinds_that_every_build_system_compiles(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
     """Arduino's builder takes `.c`, `.cpp` and `.S` below `src/`, and silently nothing else."""
     embed.write(request.getfixturevalue(kind), tmp_path / "library")
-    found = {path.suffix for path in (tmp_path / "library/src").iterdir()}
+    public, private = tmp_path / "library/src/model.h", tmp_path / "library/src/model"
+    assert sorted(public.parent.iterdir()) == [private, public]
+    found = {path.suffix for path in private.iterdir()}
     assert found == ({".c", ".cpp", ".h"} if kind == "interpreted" else {".c", ".h"})
 
 
@@ -173,17 +176,43 @@ def test_the_model_of_an_interpreter_is_aligned_wherever_the_linker_puts_it(tmp_
     (tmp_path / "main.c").write_text(
         '#include <stdint.h>\n#include "model_core_data.h"\nint main(void) { return (int)((uintptr_t)model_core_data % 16); }\n'
     )
-    files = ["main.c", "odd.c", "library/src/model_core_data.c"]
+    files = ["main.c", "odd.c", "library/src/model/model_core_data.c"]
     for order in (files, [*reversed(files)]):
-        subprocess.run([HOST, *STRICT, "-Ilibrary/src", *order, "-o", "aligned"], cwd=tmp_path, check=True)
+        subprocess.run([HOST, *STRICT, "-Ilibrary/src/model", *order, "-o", "aligned"], cwd=tmp_path, check=True)
         assert subprocess.run([str(tmp_path / "aligned")], check=False).returncode == 0
 
 
 def test_two_models_of_one_firmware_share_no_symbol_of_ours(tmp_path: Path, interpreted: Path) -> None:
     for name in ("one", "two"):
         embed.write(interpreted, tmp_path / name, name)
-        source = "".join(path.read_text() for path in (tmp_path / name / "src").iterdir())
+        source = "".join(path.read_text() for path in (tmp_path / name / "src" / name).iterdir())
         assert f"{name}_core_run" in source and "edgekit_model_run" not in source
+
+
+BOTH = """#include "one.h"
+#include "two.h"
+int main() { return one_self_test() || two_self_test(); }
+"""
+
+
+@pytest.mark.slow
+@needs_cross
+def test_two_models_link_into_one_firmware_of_c_or_cpp_object_by_object(tmp_path: Path, generated: Path) -> None:
+    """Zephyr and Arduino link every object of a library, so that a function of CMSIS-NN in both would be one too many."""
+    for name in ("one", "two"):
+        embed.write(generated, tmp_path / name, name)
+    sources = sorted(str(path) for name in ("one", "two") for path in (tmp_path / name / "src").rglob("*.c"))
+    assert any("arm_convolve" in path for path in sources)
+    (tmp_path / "main.cpp").write_text(BOTH)
+    core, headers = [*BOARDS["cortex-m4"].flags, "-mthumb"], ["-Ione/src", "-Itwo/src"]
+    for number, source in enumerate([*sources, "main.cpp"]):
+        compiler = [ARM, "-std=c11"] if source.endswith(".c") else [ARM.replace("gcc", "g++"), "-std=c++17"]
+        subprocess.run([*compiler, *core, "-O1", *STRICT[1:], *headers, "-c", source, "-o", f"{number}.o"], cwd=tmp_path, check=True)
+    objects = [f"{number}.o" for number in range(len(sources) + 1)]
+    subprocess.run([ARM, *core, "-specs=nosys.specs", *objects, "-lm", "-o", "firmware.elf"], cwd=tmp_path, check=True, capture_output=True)
+    host = [HOST, *STRICT, "-O1", "-Ione/host", *headers, *sources, "-x", "c", "main.cpp", "-lm", "-o", "both"]
+    subprocess.run(host, cwd=tmp_path, check=True, capture_output=True)
+    assert subprocess.run([str(tmp_path / "both")], check=False).returncode == 0
 
 
 def test_what_was_written_here_is_replaced_and_nothing_else(tmp_path: Path, interpreted: Path) -> None:
@@ -206,8 +235,38 @@ def test_a_name_that_c_does_not_take_is_refused(tmp_path: Path, interpreted: Pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["string", "math", "Float", "test", "self_test"])
+def test_a_name_that_a_header_or_a_target_has_is_refused(tmp_path: Path, interpreted: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="a header of C or a target of CMake"):
+        embed.write(interpreted, tmp_path / "library", name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_tensors_get_different_names_that_c_takes() -> None:
     specs = [TensorSpec(name, (1,), "int8") for name in ("serving_default_x:0", "for", "a b", "a.b", "3d")]
     found = list(c_interface.names(Signature((*specs[:2],), (*specs[2:],))).values())
     assert found == ["serving_default_x_0", "input_for", "a_b", "a_b_output_1", "output_3d"]
     assert all(map(c_interface.is_identifier, found))
+
+
+def test_no_name_of_a_tensor_breaks_the_wrapper(tmp_path: Path) -> None:
+    signature = Signature(tuple(TensorSpec(n, (2,), "int8") for n in ("given", "int8_t")), (TensorSpec("made_", (1,), "bool"),))
+    (tmp_path / "net_core.h").write_text("int net_core_init(void);\nint net_core_run(const void *const given[], void *const made[]);\n")
+    called = c_interface.names(signature)
+    (tmp_path / "net.h").write_text(_DECLARED)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/net.c").write_text(c_interface.wrapper("net", signature, called))
+    values = ({"given": np.zeros(2, np.int8), "int8_t": np.zeros(2, np.int8)}, {"made_": np.ones(1, np.bool_)})
+    (tmp_path / "src/net_self_test.c").write_text(c_interface.self_test("net", signature, [values]))
+    subprocess.run([HOST, *STRICT, "-I.", "-c", "src/net.c", "src/net_self_test.c"], cwd=tmp_path, check=True)
+
+
+_DECLARED = """#include <stdint.h>
+#define NET_GIVEN_ELEMENTS 2
+#define NET_INPUT_INT8_T_ELEMENTS 2
+#define NET_MADE_ELEMENTS 1
+#define NET_ERROR_SELF_TEST (-7)
+int net_init(void);
+int net_run(const int8_t given[2], const int8_t input_int8_t[2], uint8_t made[1]);
+int net_self_test(void);
+"""

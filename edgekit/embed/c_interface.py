@@ -31,7 +31,7 @@ def names(signature: Signature) -> dict[tuple[str, int], str]:
     for side, specs in (("input", signature.inputs), ("output", signature.outputs)):
         for index, spec in enumerate(specs):
             plain = re.sub(r"\W+", "_", spec.name, flags=re.ASCII).strip("_").lower() or side
-            plain = plain if is_identifier(plain) else f"{side}_{plain}"
+            plain = plain if is_identifier(plain) and plain not in c_text.C_TYPES.values() else f"{side}_{plain}"
             taken = {other.upper() for other in found.values()}
             found[side, index] = plain if plain.upper() not in taken else f"{plain}_{side}_{index}"
     return found
@@ -56,20 +56,20 @@ def header(name: str, manifest: Manifest) -> str:
 
 
 def wrapper(name: str, signature: Signature, called: dict[tuple[str, int], str]) -> str:
-    """`NAME.c`: the typed function on top of the untyped interface."""
+    """`NAME.c`: the typed function on top of the untyped interface. No tensor's name ends with _, so that none hides the two arrays."""
     sides = {side: ", ".join(plain for (which, _), plain in called.items() if which == side) for side in ("input", "output")}
     return "\n".join(
         [
-            f'#include "{name}.h"',
+            f'#include "../{name}.h"',
             "",
             f'#include "{name}_core.h"',
             "",
             f"int {name}_init(void) {{ return {name}_core_init(); }}",
             "",
             f"{_prototype(name, signature, called)} {{",
-            f"  const void *const given[] = {{{sides['input']}}};",
-            f"  void *const made[] = {{{sides['output']}}};",
-            f"  return {name}_core_run(given, made);",
+            f"  const void *const given_[] = {{{sides['input']}}};",
+            f"  void *const made_[] = {{{sides['output']}}};",
+            f"  return {name}_core_run(given_, made_);",
             "}",
             "",
         ]
@@ -78,7 +78,7 @@ def wrapper(name: str, signature: Signature, called: dict[tuple[str, int], str])
 
 def self_test(name: str, signature: Signature, golden: Sequence[tuple[Arrays, Arrays]]) -> str:
     """`NAME_self_test.c`: golden inputs and outputs in flash, run in order. The linker drops it where it is not called."""
-    lines = [f'#include "{name}.h"', "", "#include <stdint.h>", "#include <string.h>", "", f"#define SAMPLES {len(golden)}", ""]
+    lines = [f'#include "../{name}.h"', "", "#include <stdint.h>", "#include <string.h>", "", f"#define SAMPLES {len(golden)}", ""]
     for side, specs, rows in (("given", signature.inputs, [g for g, _ in golden]), ("wanted", signature.outputs, [w for _, w in golden])):
         for index, spec in enumerate(specs):
             values = ",\n".join(f"  {{{_values(row[spec.name])}}}" for row in rows)
@@ -114,5 +114,5 @@ def _comment(text: str) -> str:
 
 
 def _values(array: Array) -> str:
-    flat = [str(value) for value in array.reshape(-1).tolist()]
+    flat = [str(int(value) if isinstance(value, bool) else value) for value in array.reshape(-1).tolist()]
     return ",\n   ".join(", ".join(flat[at : at + _COLUMNS]) for at in range(0, len(flat), _COLUMNS))

@@ -1,7 +1,9 @@
 """A C library for firmware: a typed header, the model's sources in one folder, a self-test against golden outputs, build files.
 
-All sources are in `src/`, so that Arduino finds them as CMake, Zephyr and ESP-IDF do; C++ is `.cpp`, the one ending that Arduino builds. Names
-that the linker sees hold the library's name, so that one firmware can hold several models.
+All sources are below `src/`, so that Arduino finds them as CMake, Zephyr and ESP-IDF do; C++ is `.cpp`, the one ending that Arduino builds. An
+application's include path has `src/` with one header of the model's; the others, CMSIS among them, are in a folder of their own and hide nobody
+else's. Names that the linker sees begin with the library's name, those of CMSIS-NN too, so that one firmware can hold several models, and
+another CMSIS-NN beside them.
 """
 
 from __future__ import annotations
@@ -22,6 +24,16 @@ DEFAULT_NAME = "model"
 GOLDEN_BYTES = 4096
 """Golden samples are taken until they fill this much flash; one always is."""
 SOURCES = (".c", ".cpp", ".h")
+TAKEN = frozenset(
+    re.findall(
+        r"\w+",
+        "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic stdbool stddef stdint stdio "
+        "stdlib stdnoreturn string tgmath threads time uchar wchar wctype new unistd all clean help install package test self_test",
+    )
+)
+"""Headers of C and targets of CMake: a library of that name would stand in their place."""
+_FOREIGN = re.compile(r"\barm_(?!\w+\.[ch]\b)\w+")
+"""Names of CMSIS-NN, its files apart."""
 
 
 def write(opened: Bundle, name: str, folder: Path) -> Sequence[str]:
@@ -29,21 +41,23 @@ def write(opened: Bundle, name: str, folder: Path) -> Sequence[str]:
     name = name or DEFAULT_NAME
     if not c_interface.is_identifier(name):
         raise UsageError(f"--name {name}: not a name in C", "letters, digits and _, not a digit first, no keyword")
+    if name.lower() in TAKEN:
+        raise UsageError(f"--name {name}: a header of C or a target of CMake is called so", f"another one, as {name}_model")
     manifest = opened.manifest
     tflm = manifest.artifact.format == "tflite"
-    (folder / "src").mkdir()
+    (folder / "src" / name).mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="edgekit-embed-") as scratch:
         _take(opened.extract("trim/src" if tflm else manifest.artifact.main, Path(scratch)), folder, name)
     signature, inputs = manifest.signature, c_interface.names(manifest.signature)
     files = {
         f"{name}.h": c_interface.header(name, manifest),
-        f"{name}.c": c_interface.wrapper(name, signature, inputs),
-        f"{name}_self_test.c": c_interface.self_test(name, signature, golden(opened)),
+        f"{name}/{name}.c": c_interface.wrapper(name, signature, inputs),
+        f"{name}/{name}_self_test.c": c_interface.self_test(name, signature, golden(opened)),
     }
     for place, text in files.items():
         (folder / "src" / place).write_text(text, "utf-8")
     (folder / "README.md").write_text(_readme(name, manifest, tflm=tflm), "utf-8")
-    sources = sorted(path.name for path in (folder / "src").iterdir() if path.suffix in (".c", ".cpp"))
+    sources = sorted(f"{name}/{path.name}" for path in (folder / "src" / name).iterdir() if path.suffix in (".c", ".cpp"))
     build_files.write(folder, name, sources, tflm=tflm, main=not tflm)
     return (f"call {name}_self_test() once on the board: 0 when it computes what this machine did", *_needs(tflm=tflm))
 
@@ -68,13 +82,13 @@ def _tensors(opened: Bundle, kind: str, sample: int) -> Arrays:
 
 
 def _take(files: Sequence[Path], folder: Path, name: str) -> None:
-    """Copy sources to `src/`, our own and the generated ones under the library's name; licenses of third parties beside them."""
+    """Copy sources to `src/NAME/`, with names that begin with the library's; licenses of third parties beside `src/`."""
     for path in files:
         own = "third_party" not in path.parts
         if path.suffix in SOURCES:
-            text = path.read_text("utf-8")
-            place = folder / "src" / (_renamed(path.name, name) if own else path.name)
-            place.write_text(_renamed(text, name) if own else text, "utf-8")
+            text = _FOREIGN.sub(rf"{name}_\g<0>", path.read_text("utf-8"))
+            place = folder / "src" / name / (_renamed(path.name, name) if own else path.name)
+            place.write_text(_renamed(text, name) if own else _CHANGED.format(name=name) + text, "utf-8")
         elif path.name.startswith("LICENSE"):
             (folder / f"{path.name.partition('.')[0]}-{path.parent.name}.txt").write_bytes(path.read_bytes())
 
@@ -99,6 +113,9 @@ def _readme(name: str, manifest: Manifest, *, tflm: bool) -> str:
     )
     return _README.format(name=name, model=manifest.name, target=manifest.target.name, core=core, way=way, rows=rows, calls=calls, uses=uses)
 
+
+_CHANGED = "/* Changed when it was embedded: names of functions and types begin with {name}_. */\n"
+"""The notice of a change that the Apache license asks for."""
 
 _README = """# {model} for {core}
 
