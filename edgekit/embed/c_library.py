@@ -27,8 +27,8 @@ SOURCES = (".c", ".cpp", ".h")
 TAKEN = frozenset(
     re.findall(
         r"\w+",
-        "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic stdbool stddef stdint stdio "
-        "stdlib stdnoreturn string tgmath threads time uchar wchar wctype new unistd all clean help install package test self_test",
+        "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic stdbool stddef stdint "
+        "stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype new unistd all clean help install package test self_test",
     )
 )
 """Headers of C and targets of CMake: a library of that name would stand in their place."""
