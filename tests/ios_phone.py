@@ -136,8 +136,8 @@ class Phone:
         elif operation == READ_DIR:
             return DATA, b"".join(name.encode() + b"\0" for name in (".", "..", *(p.name for p in path.iterdir())))
         elif operation == INFO:
-            kind = "S_IFDIR" if path.is_dir() else "S_IFREG"
-            rows = {"st_size": path.stat().st_size, "st_blocks": 8, "st_nlink": 1, "st_ifmt": kind, "st_mtime": 0, "st_birthtime": 0}
+            kind = "S_IFLNK" if path.is_symlink() else "S_IFDIR" if path.is_dir() else "S_IFREG"
+            rows = {"st_size": self._size(path), "st_blocks": 8, "st_nlink": 1, "st_ifmt": kind, "st_mtime": 0, "st_birthtime": 0}
             return DATA, b"".join(f"{key}\0{value}\0".encode() for key, value in rows.items())
         elif operation == REMOVE:
             if path.is_dir():
@@ -146,9 +146,12 @@ class Phone:
                 path.unlink()
         return STATUS, struct.pack("<Q", SUCCESS)
 
+    def _size(self, path: Path) -> int:
+        return path.lstat().st_size
+
     def _inside(self, name: bytes) -> Path:
         path = self.root / name.partition(b"\0")[0].decode().lstrip("/")
-        assert path.resolve().is_relative_to(self.root.resolve() / "Documents"), path
+        assert (path.parent / path.name if path.is_symlink() else path.resolve()).is_relative_to(self.root.resolve() / "Documents"), path
         return path
 
 

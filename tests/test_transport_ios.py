@@ -43,7 +43,7 @@ class Container:
         self.delay -= 1
         return self.delay < 0 and (self.root / place).is_file()
 
-    def fetch(self, place: str, folder: Path) -> None:
+    def fetch(self, place: str, folder: Path, limit_bytes: int) -> None:
         shutil.copytree(self.root / place, folder, dirs_exist_ok=True)
 
     def remove(self, place: str) -> None:
@@ -62,7 +62,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_a_job_goes_there_and_its_result_comes_back(tmp_path: Path) -> None:
     phone = Container(tmp_path / "phone", delay=3)
-    link = ios.IosLink(phone, "0000-1", wait=lambda seconds: None)
+    link = ios.IosLink(phone, "0000-1", 1 << 20, wait=lambda seconds: None)
     asked, result = folders(tmp_path)
     link.execute(asked, result, 60)
     assert job.read_result(result).status == "ok" and (result / "000-0.raw").is_file()
@@ -74,7 +74,7 @@ def test_an_app_that_does_not_answer_is_hung_and_leaves_nothing(tmp_path: Path) 
     phone = Container(tmp_path / "phone", delay=10**6)
     asked, result = folders(tmp_path)
     with pytest.raises(DeviceError) as caught:
-        ios.IosLink(phone, "0000-1", wait=lambda seconds: None).execute(asked, result, 5)
+        ios.IosLink(phone, "0000-1", 1 << 20, wait=lambda seconds: None).execute(asked, result, 5)
     assert caught.value.reason == "hung" and list(result.iterdir()) == []
     assert not list((tmp_path / "phone" / "Documents" / "edgekit").iterdir())
 
@@ -89,7 +89,7 @@ def test_a_phone_that_is_gone_tells_the_first_error(tmp_path: Path) -> None:
 
     asked, result = folders(tmp_path)
     with pytest.raises(DeviceError, match="the phone is gone"):
-        ios.IosLink(Gone(tmp_path / "phone"), "0000-1").execute(asked, result, 5)
+        ios.IosLink(Gone(tmp_path / "phone"), "0000-1", 1 << 20).execute(asked, result, 5)
 
 
 def test_the_transport_is_found_by_name() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from edgekit import job
-from edgekit.errors import DeviceError
+from edgekit.errors import DeviceError, RunnerError
 from edgekit.job import Job, TensorFile
-from edgekit.transports import ios, ios_usb
+from edgekit.transports import folders, ios, ios_usb
 from tests import coreml_packages as made
 from tests.ios_phone import UDID, Phone
 
@@ -60,10 +60,41 @@ def test_files_go_there_and_come_back(started: Started, tmp_path: Path) -> None:
     there = tmp_path / "phone" / "Documents" / "edgekit" / "run" / "job"
     assert {name: (there / name).read_bytes() for name in contents} == contents
     assert phone.holds("Documents/edgekit/run/job/a.raw") and not phone.holds("Documents/edgekit/run/job/c.raw")
-    phone.fetch("Documents/edgekit/run/job", back)
+    phone.fetch("Documents/edgekit/run/job", back, 140_001)
     assert (back / "a.raw").read_bytes() == contents["a.raw"] and (back / "inner" / "b.raw").read_bytes() == b"x"
     phone.remove("Documents/edgekit/run")
     assert not there.parent.exists()
+
+
+def test_a_phone_that_leaves_too_much_is_refused(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = started().root / "Documents" / "edgekit" / "run" / "result"
+    (left / "inner").mkdir(parents=True)
+    (left / "a.raw").write_bytes(b"x" * 3_000)
+    (left / "inner" / "b.raw").write_bytes(b"x" * 3_000)
+    (left / "inner" / "endless").symlink_to("/dev/zero")
+    phone, back = ios_usb.open(UDID, ios.BUNDLE), tmp_path / "back"
+    back.mkdir()
+    with pytest.raises(DeviceError, match="the run left more than 5999 bytes") as caught:
+        phone.fetch("Documents/edgekit/run/result", back, 5_999)
+    assert "result_bytes" in (caught.value.hint or "")
+    monkeypatch.setattr(folders, "MAX_FILES", 3)
+    with pytest.raises(RunnerError, match="more than 3 files"):
+        phone.fetch("Documents/edgekit/run/result", back, 6_000)
+
+
+def test_a_file_that_is_larger_than_the_phone_says_is_cut_off(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A phone may say of a file what it likes: only what comes counts."""
+    phone = started()
+    left = phone.root / "Documents" / "run"
+    left.mkdir()
+    (left / "a.raw").write_bytes(b"x" * (3 << 20))
+    monkeypatch.setattr(ios_usb, "CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(phone, "_size", lambda path: 10)
+    back = tmp_path / "back"
+    back.mkdir()
+    with pytest.raises(DeviceError, match="the run left more than 100000 bytes"):
+        ios_usb.open(UDID, ios.BUNDLE).fetch("Documents/run", back, 100_000)
+    assert (back / "a.raw").stat().st_size <= 100_000 + (1 << 16)
 
 
 def test_a_job_runs_through_the_library(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

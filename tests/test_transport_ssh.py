@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
+import resource
 import subprocess
 import time
 from collections.abc import Iterator
@@ -100,6 +103,38 @@ def test_a_result_larger_than_allowed_is_refused(board: Board, tmp_path: Path) -
     assert shell_runner.files(result) == {}
     assert leftovers(board) == []
     link.close()
+
+
+@contextlib.contextmanager
+def no_file_over(limit_bytes: int) -> Iterator[None]:
+    """A disk on which no larger file fits, for what is started in the block as well."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_board_that_talks_without_end_fills_no_disk(board: Board) -> None:
+    talk = "head -c 12000000 /dev/zero | tr '\\0' x; echo; echo end"
+    with no_file_over(5 << 20), contextlib.closing(board.connect()) as link:
+        done = link.shell(f"cat; {talk}; {{ {talk}; }} >&2; exit 3", b"y" * 300_000, 20)
+    assert (done.code, len(done.stdout), len(done.stderr)) == (3, streams.TAIL_BYTES, streams.TAIL_BYTES)
+    assert done.stdout.endswith("x\nend\n") and done.stderr.endswith("x\nend\n") and "y" not in done.stdout
+
+
+def test_a_command_that_reads_nothing_takes_its_input_all_the_same(link: transport.SshLink) -> None:
+    done = link.shell("exec <&-; echo done", b"y" * 3_000_000, 20)
+    assert (done.code, done.stdout) == (0, "done\n")
+
+
+def test_a_full_disk_here_is_not_the_boards_fault(link: transport.SshLink, tmp_path: Path) -> None:
+    job, result = shell_runner.make(tmp_path, do='head -c 3000000 /dev/zero > "$2/big"', shell="/bin/sh")
+    with no_file_over(1 << 20), pytest.raises(OSError) as caught:
+        link.execute(job, result, 20)
+    assert caught.value.errno == errno.EFBIG
+    assert shell_runner.files(result) == {}
 
 
 def test_a_key_that_is_not_accepted(board: Board, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from edgekit.errors import DeviceError
 from edgekit.transports import Facts, adb_server, adb_shell, adb_sync, probe, staged
 from edgekit.transports.adb_errors import translated
 from edgekit.transports.adb_server import AdbOptions, Server
-from edgekit.transports.failures import Retry, failure, parse_options, reason_of
+from edgekit.transports.failures import Retry, failure, parse_options, reason_of, too_much
 from edgekit.transports.staged import Completed, Upload
 
 BASE = "/data/local/tmp/edgekit"
@@ -84,8 +84,7 @@ class AdbLink:
                 except adb_sync.SyncFailedError as error:
                     raise failure(self.device, reason_of(str(error)), f"{name} could not be read: {error}") from error
                 except adb_sync.TooLargeError as error:
-                    what = f"the run left more than {self.policy.result_bytes} bytes"
-                    raise failure(self.device, "unsupported", what, "see the option result_bytes") from error
+                    raise too_much(self.device, self.policy.result_bytes) from error
 
     def recover(self) -> None:
         """Wait until the device answers again, redialing a network device. Raises `DeviceError` with what it is when it does not."""

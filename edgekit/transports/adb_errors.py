@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from edgekit.errors import DeviceError
+from edgekit.errors import FULL, DeviceError
 from edgekit.transports.failures import failure, reason_of
 
 _BY_TEXT = (
@@ -53,6 +53,8 @@ def translated(device: str, doing: str) -> Iterator[None]:
         reason = "dropped" if reason in ("offline", "not-found", "no-device") else reason
         raise failure(device, reason, f"{_plain(text)} while {doing}") from error
     except (EOFError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:  # this machine's disk, not the device's, which is told in words
+            raise
         raise failure(device, "dropped", f"the link broke while {doing} ({str(error) or type(error).__name__})") from error
 
 

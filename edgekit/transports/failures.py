@@ -90,6 +90,11 @@ def failure(device: str, reason: str, what: str, hint: str | None = None) -> Dev
     return DeviceError(f"{device}: {what}", hint or HINTS.get(reason), device=device, reason=reason)
 
 
+def too_much(device: str, limit_bytes: int) -> DeviceError:
+    """The error for a run that left more than is taken back."""
+    return failure(device, "unsupported", f"the run left more than {limit_bytes} bytes", "see the option result_bytes")
+
+
 def reason_of(text: str, default: str = "failed") -> str:
     """The reason word in a system's error text."""
     folded = text.lower()

@@ -60,9 +60,14 @@ def listing(text: str) -> tuple[Remote, ...]:
     names = {file.name for file in files}
     if len(names) < len(files) or names & {".", *(str(parent) for name in names for parent in PurePosixPath(name).parents)}:
         raise RunnerError("the device's list of result files names one twice, or one as the folder of another", stage="output")
-    if len(files) > MAX_FILES:
-        raise RunnerError(f"the run left {len(files)} files, more than {MAX_FILES}", stage="output")
+    check_count(len(files))
     return tuple(files)
+
+
+def check_count(files: int) -> None:
+    """Refuse more files than a run can need. Raises `RunnerError` (stage `output`)."""
+    if files > MAX_FILES:
+        raise RunnerError(f"the run left more than {MAX_FILES} files", stage="output")
 
 
 @contextmanager

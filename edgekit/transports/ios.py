@@ -28,10 +28,14 @@ POLL_S = 0.5
 
 
 class IosOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`bundle_id` is that of the installed runner app, which a developer team may have to change. `tool` reaches the phone."""
+    """`bundle_id` is that of the installed runner app, which a developer team may have to change. `tool` reaches the phone.
+
+    `result_bytes` is the most that is taken back from one run.
+    """
 
     bundle_id: str = BUNDLE
     tool: Literal["auto", "pymobiledevice3", "devicectl"] = "auto"
+    result_bytes: int = 1 << 30
 
 
 class Phone(Protocol):
@@ -49,8 +53,8 @@ class Phone(Protocol):
     def holds(self, place: str) -> bool:
         """Whether a file is there."""
 
-    def fetch(self, place: str, folder: Path) -> None:
-        """Copy a folder's files, and those of folders inside it, from the phone into the empty `folder`."""
+    def fetch(self, place: str, folder: Path, limit_bytes: int) -> None:
+        """Copy a folder's regular files, and those of folders inside it, at most `limit_bytes` together, into the empty `folder`."""
 
     def remove(self, place: str) -> None:
         """Remove a folder from the phone."""
@@ -66,17 +70,17 @@ def connect(address: str, options: Mapping[str, Any]) -> IosLink:
     if tool == "devicectl":
         from edgekit.transports import ios_devicectl
 
-        return IosLink(ios_devicectl.open(address, chosen.bundle_id), address)
+        return IosLink(ios_devicectl.open(address, chosen.bundle_id), address, chosen.result_bytes)
     from edgekit.transports import ios_usb
 
-    return IosLink(ios_usb.open(address, chosen.bundle_id), address)
+    return IosLink(ios_usb.open(address, chosen.bundle_id), address, chosen.result_bytes)
 
 
 class IosLink:
     """A phone with the runner app."""
 
-    def __init__(self, phone: Phone, address: str, wait: Callable[[float], None] = time.sleep) -> None:
-        self._phone, self._wait, self._name = phone, wait, f"ios:{address}"
+    def __init__(self, phone: Phone, address: str, result_bytes: int, wait: Callable[[float], None] = time.sleep) -> None:
+        self._phone, self._result_bytes, self._wait, self._name = phone, result_bytes, wait, f"ios:{address}"
 
     def facts(self) -> Facts:
         """What the phone says of itself."""
@@ -100,7 +104,7 @@ class IosLink:
             self._phone.launch(["--job", _inside(f"{place}/job"), "--result", _inside(f"{place}/result")])
             self._await(f"{place}/result/{RESULT_FILE}", timeout_s)
             with folders.received(result) as part:
-                self._phone.fetch(f"{place}/result", part)
+                self._phone.fetch(f"{place}/result", part, self._result_bytes)
         finally:
             with contextlib.suppress(Exception):  # a phone that is gone cannot be cleaned; the first error is the one to tell
                 self._phone.remove(place)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.errors import DeviceError, MissingPackageError
-from edgekit.transports.failures import failure, last_line
+from edgekit.transports import folders
+from edgekit.transports.failures import failure, last_line, too_much
 
 TIMEOUT_S = 300
 WORDS = (
@@ -68,15 +69,18 @@ class Devicectl:
                 return False
         return True
 
-    def fetch(self, place: str, folder: Path) -> None:
-        """Copy a folder from the container."""
+    def fetch(self, place: str, folder: Path, limit_bytes: int) -> None:
+        """Copy a folder from the container. devicectl takes no bound: what is too much is refused when it is here."""
         with tempfile.TemporaryDirectory() as scratch:
             self._run("device", "copy", "from", *self._container, "--source", place, "--destination", str(Path(scratch, "result")))
-            for path in sorted(Path(scratch, "result").rglob("*")):
-                if path.is_file() and not path.is_symlink():
-                    target = folder / path.relative_to(Path(scratch, "result"))
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(path, target)
+            files = [path for path in sorted(Path(scratch, "result").rglob("*")) if path.is_file() and not path.is_symlink()]
+            folders.check_count(len(files))
+            if sum(path.stat().st_size for path in files) > limit_bytes:
+                raise too_much(f"ios:{self._udid}", limit_bytes)
+            for path in files:
+                target = folder / path.relative_to(Path(scratch, "result"))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
 
     def remove(self, place: str) -> None:
         """Nothing: devicectl has no command for it; the app clears old runs when it starts."""

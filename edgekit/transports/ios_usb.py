@@ -7,13 +7,16 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edgekit.errors import DeviceError, require
-from edgekit.transports.failures import failure
+from edgekit.errors import FULL, DeviceError, EdgekitError, require
+from edgekit.transports import folders
+from edgekit.transports.failures import failure, too_much
 
 T = TypeVar("T")
 
 TUNNEL_FROM = 17
 """Major version of iOS from which starting an app needs a developer tunnel."""
+
+CHUNK_BYTES = 1 << 20
 
 REASONS = {
     "ConnectionFailedToUsbmuxdError": ("offline", "usbmuxd does not answer", "install and start usbmuxd, and plug the phone in"),
@@ -88,12 +91,17 @@ class UsbPhone:
 
         return self._do(work())
 
-    def fetch(self, place: str, folder: Path) -> None:
-        """Pull the files of a folder and of those inside it."""
+    def fetch(self, place: str, folder: Path, limit_bytes: int) -> None:
+        """Pull the regular files of a folder and of those inside it. What the phone says of their sizes is not relied on."""
 
         async def work() -> None:
+            left_bytes = limit_bytes
             async with await self._lockdown() as lockdown, await self._documents(lockdown) as documents:
-                await self._pull(documents, f"/{place}", folder)
+                for name in await self._listed(documents, f"/{place}"):
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    left_bytes -= await self._pull(documents, f"/{place}/{name}", folder / name, left_bytes)
+                    if left_bytes < 0:
+                        raise too_much(f"ios:{self._udid}", limit_bytes)
 
         self._do(work())
 
@@ -106,15 +114,34 @@ class UsbPhone:
 
         self._do(work())
 
-    async def _pull(self, documents: Any, place: str, folder: Path) -> None:
-        for name in await documents.listdir(place):
-            if Path(name).name != name or name.startswith("."):
-                continue
-            if await documents.isdir(f"{place}/{name}"):
-                (folder / name).mkdir()
-                await self._pull(documents, f"{place}/{name}", folder / name)
-            else:
-                (folder / name).write_bytes(await documents.get_file_contents(f"{place}/{name}"))
+    async def _listed(self, documents: Any, place: str) -> list[str]:
+        """The regular files of a folder and of those inside it. Raises `RunnerError` (stage `output`) for more than one folder may hold."""
+        found: list[str] = []
+        folders_left, seen = [""], 0
+        while folders_left:
+            inner = folders_left.pop()
+            for name in await documents.listdir(f"{place}/{inner}"):
+                seen += 1
+                folders.check_count(seen)
+                if Path(name).name != name or name.startswith(".") or "\\" in name:
+                    continue
+                kind = (await documents.stat(f"{place}/{inner}{name}"))["st_ifmt"]
+                if kind == "S_IFDIR":
+                    folders_left.append(f"{inner}{name}/")
+                elif kind == "S_IFREG":
+                    found.append(f"{inner}{name}")
+        return found
+
+    async def _pull(self, documents: Any, source: str, path: Path, limit_bytes: int) -> int:
+        """Read one file to its end, or until more than `limit_bytes` have come; how many came."""
+        total = 0
+        handle = await documents.fopen(source, "r")
+        with path.open("wb") as file:
+            while total <= limit_bytes and (data := await documents.fread(handle, CHUNK_BYTES)):
+                total += len(data)
+                file.write(data)
+        await documents.fclose(handle)
+        return total
 
     async def _lockdown(self) -> Any:
         from pymobiledevice3.lockdown import create_using_usbmux
@@ -137,9 +164,11 @@ class UsbPhone:
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return asyncio.run(work)
-        except DeviceError:
+        except EdgekitError:
             raise
         except Exception as error:  # pymobiledevice3 raises some eighty types, and sockets their own
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
             raise self._failed(type(error).__name__, str(error)) from error
 
     def _failed(self, kind: str, said: str) -> DeviceError:

@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from edgekit.device import SSH_PLACE
-from edgekit.errors import DeviceError, MissingPackageError, UsageError
+from edgekit.errors import FULL, DeviceError, MissingPackageError, UsageError
 from edgekit.transports import Facts, probe, staged, streams
-from edgekit.transports.failures import Policy, Retry, failure, last_line, parse_options, reason_of
+from edgekit.transports.failures import Policy, Retry, failure, last_line, parse_options, reason_of, too_much
 from edgekit.transports.staged import Completed, Upload
 
 BASE = ".cache/edgekit"
@@ -113,15 +113,16 @@ class SshLink:
 
     def shell(self, script: str, stdin: bytes, timeout_s: float) -> Completed:
         """Run a script by the board's `sh`; a non-zero exit code is a value. Raises `DeviceError`."""
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            try:
-                done = subprocess.run(self._remote(script), input=stdin, stdout=out, stderr=err, timeout=timeout_s, check=False)
-            except subprocess.TimeoutExpired as error:
-                raise failure(self.device, "hung", f"a command did not end within {timeout_s:g} s") from error
-            stdout, stderr = streams.tail(out), streams.tail(err)
-        if done.returncode == SSH_FAILED:
+        process = self._start(script)
+        try:
+            stdout, stderr = streams.converse(process, stdin, timeout_s)
+        except TimeoutError as error:
+            raise failure(self.device, "hung", f"a command did not end within {timeout_s:g} s") from error
+        finally:
+            streams.abandon(process)
+        if process.returncode == SSH_FAILED:
             raise self._failure(stderr, "running a command")
-        return Completed(done.returncode, stdout, stderr)
+        return Completed(process.returncode, stdout, stderr)
 
     def push(self, files: Sequence[Upload]) -> None:
         """Carry files as one tar stream. Raises `DeviceError`."""
@@ -144,8 +145,7 @@ class SshLink:
                     wanted -= _unpack(tar, wanted, into, limit_bytes)
                 reader.drain()
         except streams.TooMuchError as error:
-            what = f"the run left more than {self.policy.result_bytes} bytes"
-            raise failure(self.device, "unsupported", what, "see the option result_bytes") from error
+            raise too_much(self.device, self.policy.result_bytes) from error
         if wanted:
             raise failure(self.device, "corrupt", f"{min(wanted)} did not come back")
 
@@ -164,30 +164,44 @@ class SshLink:
             time.sleep(0.2)
 
     def _restart(self) -> None:
-        alive = subprocess.run([*self._client(), "-O", "check", "--", self._host], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        if alive.returncode:
+        if not self._is_logged_in():
             (self._folder / "control").unlink(missing_ok=True)
             self.log_in()
         self.shell("exit 0", b"", min(5.0, self.policy.stall_s))
+
+    def _is_logged_in(self) -> bool:
+        command = [*self._client(), "-O", "check", "--", self._host]
+        nothing = subprocess.DEVNULL
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return subprocess.run(command, stdin=nothing, stdout=nothing, stderr=nothing, timeout=5, check=False).returncode == 0
+        return False
 
     @contextlib.contextmanager
     def _stream(self, arguments: str, folder: str, doing: str) -> Iterator[subprocess.Popen[bytes]]:
         """A remote tar in `folder`, whose failure is raised when the block ends, whatever the block made of it."""
         script = f"cd {shlex.quote(folder)} && exec tar {arguments}"
-        with tempfile.TemporaryFile() as err:
-            process = subprocess.Popen(self._remote(script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err)
-            try:
-                yield process
-                code = streams.finish(process, self.policy.stall_s)
-            except TimeoutError as error:
-                raise failure(self.device, "hung", f"no answer while {doing}") from error
-            except (OSError, EOFError, tarfile.TarError) as error:
-                streams.finish(process, 1.0)
-                raise self._tar_failure(streams.tail(err), doing) from error
-            finally:
-                streams.abandon(process)
+        process = self._start(script)
+        said = streams.Tail(process.stderr)
+        try:
+            yield process
+            code = streams.finish(process, self.policy.stall_s)
             if code:
-                raise self._tar_failure(streams.tail(err), doing)
+                raise self._tar_failure(said.text(self.policy.stall_s), doing)
+        except TimeoutError as error:
+            raise failure(self.device, "hung", f"no answer while {doing}") from error
+        except (OSError, EOFError, tarfile.TarError) as error:
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
+            raise self._tar_failure(self._last_words(process, said), doing) from error
+        finally:
+            streams.abandon(process)
+
+    def _last_words(self, process: subprocess.Popen[bytes], said: streams.Tail) -> str:
+        """What a board said before its stream broke; nothing where it does not end either."""
+        with contextlib.suppress(TimeoutError):
+            streams.finish(process, 1.0)
+            return said.text(1.0)
+        return ""
 
     def _tar_failure(self, said: str, doing: str) -> DeviceError:
         reason = reason_of(said, "")
@@ -196,6 +210,9 @@ class SshLink:
     def _failure(self, said: str, doing: str) -> DeviceError:
         reason = next((reason for words, reason in _BY_TEXT if words in said.lower()), "dropped")
         return failure(self.device, reason, f"{last_line(said) or 'the link broke'} while {doing}", _HINTS.get(reason))
+
+    def _start(self, script: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._remote(script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def _remote(self, script: str) -> list[str]:
         # The outer sh turns a signal into 128 + signal, which ssh would report as 255, its own failures' code.
@@ -210,6 +227,7 @@ class SshLink:
             "ServerAliveInterval": str(alive_s),
             "ServerAliveCountMax": "3",
             "ControlPath": str(self._folder / "control"),
+            "ControlMaster": "no",
             "ForwardAgent": "no",
             "ForwardX11": "no",
             "ClearAllForwardings": "yes",

@@ -6,6 +6,8 @@ import contextlib
 import os
 import select
 import subprocess
+import threading
+import time
 from typing import IO
 
 TAIL_BYTES = 4 << 20
@@ -69,6 +71,42 @@ class Reader:
         """Read to the end, so that the process can."""
         while self.read(1 << 16):
             pass
+
+
+class Tail:
+    """The last 4 MiB of a pipe, which is read to its end in the background, however much comes, and then closed."""
+
+    def __init__(self, pipe: IO[bytes] | None) -> None:
+        assert pipe is not None
+        self._pipe, self._kept = pipe, bytearray()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def text(self, limit_s: float) -> str:
+        """What came, once the pipe has ended. Raises `TimeoutError` when it has not after `limit_s`."""
+        self._thread.join(max(0.0, limit_s))
+        if self._thread.is_alive():
+            raise TimeoutError
+        return self._kept.decode("utf-8", "replace")
+
+    def _read(self) -> None:
+        with self._pipe:
+            while data := os.read(self._pipe.fileno(), 1 << 16):
+                self._kept += data
+                del self._kept[:-TAIL_BYTES]
+
+
+def converse(process: subprocess.Popen[bytes], stdin: bytes, timeout_s: float) -> tuple[str, str]:
+    """Feed a process with pipes and let it end: the last 4 MiB of its standard output and error. Raises `TimeoutError` after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    out, err = Tail(process.stdout), Tail(process.stderr)
+    with contextlib.suppress(BrokenPipeError):  # a process need not read what it is told
+        Writer(process, timeout_s).write(stdin)
+    if process.stdin:
+        process.stdin.close()
+    said = out.text(deadline - time.monotonic()), err.text(deadline - time.monotonic())
+    finish(process, max(0.0, deadline - time.monotonic()))
+    return said
 
 
 def finish(process: subprocess.Popen[bytes], limit_s: float) -> int:
