@@ -86,7 +86,7 @@ def close_match(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
 
 
-def first_line(error: Exception, most: int = 200) -> str:
+def first_line(error: BaseException, most: int = 200) -> str:
     """What a foreign exception says, in one line: without ONNX Runtime's status, source lines and signatures, which tell a user nothing."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)

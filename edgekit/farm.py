@@ -20,7 +20,7 @@ import msgspec
 from edgekit import device, places, plugins, target
 from edgekit.device import Unit
 from edgekit.errors import DeviceError, EdgekitError, UsageError, close_match
-from edgekit.transports import Link
+from edgekit.transports import Link, foreign
 
 T = TypeVar("T")
 DEFAULT_WAIT_S = 600.0
@@ -84,9 +84,12 @@ def in_use(path: Path | None = None) -> Farm:
 
 
 def connect(unit: Unit) -> Link:
-    """Connect to a unit by its transport. Raises `DeviceError`, `UsageError` for an unknown transport or option."""
-    link: Link = plugins.load("edgekit.transports", unit.transport).connect(unit.place, unit.options)
-    return link
+    """Connect to a unit by its transport, a third party's with care. Raises `DeviceError`, `UsageError` for an unknown transport or option."""
+    transport = plugins.load("edgekit.transports", unit.transport)
+    if plugins.is_built_in("edgekit.transports", unit.transport):
+        link: Link = transport.connect(unit.place, unit.options)
+        return link
+    return foreign.connect(unit.transport, transport, unit.place, unit.options)
 
 
 @contextlib.contextmanager

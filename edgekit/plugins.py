@@ -44,6 +44,11 @@ def names(group: str) -> list[str]:
     return sorted({*BUILT_IN[group], *(entry.name for entry in metadata.entry_points(group=group))})
 
 
+def is_built_in(group: str, name: str) -> bool:
+    """Whether edgekit itself has the name: nothing that a third party installs takes its place."""
+    return name in BUILT_IN[group]
+
+
 def load(group: str, name: str) -> Any:
     """The module or object behind a name. Raises `UsageError` for an unknown name, `PluginError` for one that would not load."""
     built_in = BUILT_IN[group].get(name)
@@ -83,9 +88,10 @@ def _foreign(entry: metadata.EntryPoint) -> Iterator[None]:
     """The seam to other people's code: whatever it raises is its own failure."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         hint = "install it again, or uninstall it: edgekit works without"
-        raise PluginError(f"the plug-in {entry.name} ({entry.value}) would not load: {error}", hint) from error
+        said = str(error) if isinstance(error, ImportError | AttributeError | OSError) else f"{type(error).__name__}: {error}"
+        raise PluginError(f"the plug-in {entry.name} ({entry.value}) would not load: {said}", hint) from error
 
 
 def function(reference: str) -> Callable[[], Any]:

@@ -44,6 +44,16 @@ def test_what_cannot_be_an_address_is_refused_with_a_hint(text: str) -> None:
     assert caught.value.hint
 
 
+def test_a_virtual_device_that_does_not_exist_is_refused_where_it_is_written() -> None:
+    with pytest.raises(UsageError, match="no virtual device 'android-arm46'") as caught:
+        device.resolve("virtual:android-arm46")
+    assert caught.value.hint == "did you mean android-arm64?"
+
+
+def test_all_forms_of_addresses_are_in_the_hint() -> None:
+    assert device.forms() == "adb:SERIAL, adb:HOST:PORT, ios:UDID, local:, serial:PORT, ssh:USER@HOST[:PORT], virtual:NAME"
+
+
 @given(st.text(max_size=40))
 def test_any_text_is_an_address_or_a_usage_error(text: str) -> None:
     try:

@@ -1,4 +1,7 @@
-"""Ways to reach a device. Each module has `connect(address, options) -> Link`; transports do not know one another."""
+"""Ways to reach a device. Each module has `connect(address, options) -> Link`; transports do not know one another.
+
+edgekit's own also say which addresses are theirs: `FORM` for people, and `check(place)`, which raises `UsageError` for a place that is none.
+"""
 
 from __future__ import annotations
 

@@ -15,8 +15,13 @@ from edgekit.transports.adb_server import AdbOptions, Server
 from edgekit.transports.failures import Retry, failure, parse_options, reason_of, too_much
 from edgekit.transports.staged import Completed, Upload
 
+FORM = "adb:SERIAL, adb:HOST:PORT"
 BASE = "/data/local/tmp/edgekit"
 _PING_S = 3.0
+
+
+def check(place: str) -> None:
+    """Any text may be a serial."""
 
 
 def connect(address: str, options: Mapping[str, Any]) -> AdbLink:

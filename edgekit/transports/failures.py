@@ -27,6 +27,7 @@ HINTS = {
     "corrupt": "bytes changed on the way or on the device's storage; try again, then suspect cable and storage",
     "wrong-platform": "the runner was built for another processor or system than this device's",
     "unsupported": "this device lacks something edgekit needs",
+    "plug-in": "this is a fault of the plug-in, neither edgekit's nor the device's: tell its authors, or use another transport",
 }
 
 # Nobody is on the other side to clean up with.

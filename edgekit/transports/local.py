@@ -20,7 +20,7 @@ from edgekit.job import RESULT_FILE
 from edgekit.transports import Facts, folders, streams
 from edgekit.transports.failures import failure, last_line, parse_options
 
-DEVICE = "local:"
+FORM = DEVICE = "local:"
 
 
 class LocalOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -29,10 +29,15 @@ class LocalOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     runner: Literal["python", "native"] = "python"
 
 
+def check(place: str) -> None:
+    """There is only one. Raises `UsageError`."""
+    if place:
+        raise UsageError(f"local:{place}: nothing follows local:", "this machine is local:")
+
+
 def connect(address: str, options: Mapping[str, Any]) -> LocalLink:
     """This machine. Raises `UsageError` for an unknown option or an address."""
-    if address:
-        raise UsageError(f"local:{address}: nothing follows local:")
+    check(address)
     return LocalLink(parse_options(options, LocalOptions, "local"))
 
 

@@ -18,6 +18,7 @@ from edgekit.transports.failures import failure, parse_options
 from edgekit.transports.serial_peer import Hello, Peer, SessionLostError
 from edgekit.transports.tty import Tty
 
+FORM = "serial:PORT"
 _MODEL_FILE = "edgekit_model.json"
 
 
@@ -36,12 +37,17 @@ class _Tensors(msgspec.Struct, frozen=True):
     outputs: tuple[TensorSpec, ...]
 
 
+def check(place: str) -> None:
+    """A port must be named. Raises `UsageError`."""
+    if not place:
+        raise UsageError("serial: names no port", "serial:/dev/ttyACM0")
+
+
 def connect(address: str, options: Mapping[str, Any]) -> SerialLink:
     """Open `PORT` or `PORT?baud=...`. Raises `UsageError` for a bad option, `DeviceError` when the port cannot be used."""
     port, _, query = address.partition("?")
     given = dict(pair.partition("=")[::2] for pair in query.split("&")) if query else {}
-    if not port:
-        raise UsageError("serial: names no port", "serial:/dev/ttyACM0")
+    check(port)
     return SerialLink(port, parse_options({**given, **options}, SerialOptions, "serial"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from edgekit.device import SSH_PLACE
 from edgekit.errors import FULL, DeviceError, MissingPackageError, UsageError
 from edgekit.transports import Facts, probe, staged, streams
 from edgekit.transports.failures import Policy, Retry, failure, last_line, parse_options, reason_of, too_much
 from edgekit.transports.staged import Completed, Upload
 
+FORM = "ssh:USER@HOST[:PORT]"
 BASE = ".cache/edgekit"
 SSH_FAILED = 255
 _OUTER = 'sh -c "$0"; exit $?'
@@ -34,6 +35,7 @@ _BY_TEXT = (
     ("operation timed out", "powered-off"),
     ("bad configuration option", "failed"),
 )
+_PLACE = re.compile(r"(?P<host>(?:[A-Za-z0-9_][\w.-]*@)?(?:[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\]))(?::(?P<port>[0-9]{1,5}))?")
 _TAR_BYTES = 16 << 20
 """What headers and padding of a tar stream may take beside the files."""
 _HINTS = {
@@ -50,12 +52,15 @@ class SshOptions(Policy, frozen=True, forbid_unknown_fields=True, kw_only=True):
     identity: str = ""
 
 
+def check(place: str) -> None:
+    """Refuse what is not `USER@HOST[:PORT]`. Raises `UsageError`."""
+    _parts(place)
+
+
 def connect(address: str, options: Mapping[str, Any]) -> SshLink:
     """Log in to `USER@HOST[:PORT]` without asking anything. Raises `DeviceError`, `UsageError`, `MissingPackageError` without an ssh client."""
     chosen = parse_options(options, SshOptions, "ssh")
-    place = SSH_PLACE.fullmatch(address)
-    if not place:
-        raise UsageError(f"ssh:{address} is not ssh:USER@HOST or ssh:USER@HOST:PORT")
+    place = _parts(address)
     if not shutil.which(chosen.program):
         raise MissingPackageError(f"there is no {chosen.program} here", "install the OpenSSH client")
     link = SshLink(address, place["host"], place["port"] or "", chosen)
@@ -65,6 +70,13 @@ def connect(address: str, options: Mapping[str, Any]) -> SshLink:
         link.close()
         raise
     return link
+
+
+def _parts(place: str) -> re.Match[str]:
+    found = _PLACE.fullmatch(place)
+    if not found:
+        raise UsageError(f"ssh:{place} is not ssh:USER@HOST or ssh:USER@HOST:PORT", "a host of ~/.ssh/config works too: ssh:NAME")
+    return found
 
 
 class SshLink:

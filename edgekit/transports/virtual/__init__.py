@@ -50,6 +50,15 @@ DEVICES = {
 """Name -> virtual device."""
 
 
+FORM = "virtual:NAME"
+
+
+def check(place: str) -> None:
+    """Refuse what is no virtual device. Raises `UsageError`."""
+    if place not in DEVICES:
+        raise UsageError(f"there is no virtual device {place!r}", close_match(place, DEVICES))
+
+
 def connect(address: str, options: Mapping[str, Any]) -> Link:
     """Start the virtual device `address`; `options` are those of the device (`cores`, `model`, ...).
 
@@ -65,6 +74,5 @@ def missing(name: str) -> tuple[str, ...]:
 
 
 def _module(name: str) -> Any:
-    if name not in DEVICES:
-        raise UsageError(f"there is no virtual device {name!r}", close_match(name, DEVICES))
+    check(name)
     return importlib.import_module(f"edgekit.transports.virtual.{DEVICES[name].module}")
