@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from edgekit import decimals
 from edgekit.errors import UsageError, close_match, require
 from edgekit.target import decode_toml
 from edgekit.tensors import DTYPES, Array, TensorSpec
@@ -195,12 +196,12 @@ def _parse_value(key: str, text: str) -> Any:
 
 def _parse_size(text: str) -> Size:
     width, times, height = text.lower().partition("x")
-    return (int(width), int(height)) if times else int(text)
+    return (decimals.whole(width), decimals.whole(height)) if times else decimals.whole(text)
 
 
 def _parse_number(text: str) -> float:
     above, slash, below = text.partition("/")
-    return float(above) / float(below) if slash else float(text)
+    return decimals.number(above) / decimals.number(below) if slash else decimals.number(text)
 
 
 def _parse_numbers(text: str) -> tuple[float, ...]:
@@ -215,7 +216,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "resize": _parse_size,
     "crop": _parse_size,
     "keep_aspect": _parse_flag,
-    "pad": int,
+    "pad": decimals.whole,
     "interpolation": str.lower,
     "layout": str.upper,
     "order": str.upper,

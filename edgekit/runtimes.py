@@ -127,7 +127,7 @@ def version(runtime: str, platform: str) -> str:
 
 def release(text: str) -> tuple[int, ...]:
     """The three numbers that a version begins with: `2.1 (LiteRT C)` is (2, 1, 0); empty where it begins with none."""
-    found = re.match(r"\d{1,9}(?:\.\d{1,9})*", text)
+    found = re.match(r"[0-9]{1,9}(?:\.[0-9]{1,9})*", text)
     return (*map(int, found[0].split(".")), 0, 0)[:3] if found else ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -107,11 +108,22 @@ def read(path: Path) -> Target:
 def decode_toml(path: Path, kind: type[T]) -> T:
     """Decode a TOML file into a struct type. Raises `UsageError` with the file, the key and the close match of an unknown key."""
     try:
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), kind)
+        document = tomllib.loads(path.read_text("utf-8"))
+        if key := _not_finite(document):
+            raise UsageError(f"{path.name}: {key} is no finite number", "nothing is out of a bound that is none: leave it out")
+        return msgspec.convert(document, kind)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name}: not valid TOML: {error}", "correct the file there") from error
     except msgspec.ValidationError as error:
         raise UsageError(f"{path.name}: {error}", _unknown_key_hint(str(error), kind)) from error
+
+
+def _not_finite(value: Any, key: str = "") -> str:
+    """The key of a number that TOML calls `nan` or `inf`, with it; empty where there is none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{key} = {value}"
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next(filter(None, (_not_finite(part, f"{key}.{name}".lstrip(".")) for name, part in inner)), "")
 
 
 def _unknown_key_hint(message: str, kind: type[Any]) -> str:

@@ -151,7 +151,7 @@ def _beside_the_full(measured: tuple[Part, ...], rows: tuple[Part, ...]) -> tupl
 
 def parse_size(text: str) -> int:
     """Bytes of `25MB`, `5.4 MB`, `256KB`, `1MiB` or `4096`: MB is 10^6, MiB is 2^20. Raises `UsageError`."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    found = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z]*)\s*", text, re.ASCII)
     if found is None or found[2].upper() not in UNITS:
         raise UsageError(f"{text!r} is not a size", "write it as 25MB (10^6 bytes), 256KB, 1MiB (2^20 bytes) or a number of bytes")
     return round(float(found[1]) * UNITS[found[2].upper()])

@@ -74,8 +74,8 @@ def install(device: str) -> int:
 
 @devices.command()
 @click.argument("device")
-@click.option("--count", default=1, show_default=True, type=click.IntRange(1, 64), metavar="N", help="How many to start.")
-@click.option("--port", type=int, metavar="N", help="TCP port of the first; default: any free one.")
+@click.option("--count", default=1, show_default=True, type=options.Whole(1, 64), metavar="N", help="How many to start.")
+@click.option("--port", type=options.Whole(1, 65535), metavar="N", help="TCP port of the first; default: any free one.")
 def start(device: str, count: int, port: int | None) -> int:
     """Start virtual devices that the real adb lists, and print their addresses."""
     from edgekit.cli import devices_view

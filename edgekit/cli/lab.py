@@ -12,8 +12,12 @@ from edgekit.cli import options, output
 from edgekit.errors import UsageError
 
 
-def _millicelsius(celsius: str | float) -> int:
-    return round(float(celsius) * 1000)
+class _Millicelsius(options.Number):
+    """Degrees Celsius, in thousandths of one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Of what was typed."""
+        return round(float(super().convert(value, param, ctx)) * 1000)
 
 
 _SECTIONS = {
@@ -34,19 +38,23 @@ _EXAMPLES_TEST = options.examples(
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--device", "-d", "devices", multiple=True, required=True, metavar="D", help="Unit of the farm file, label:L, or address; repeatable.")
 @options.farm
-@click.option("--runs", "min_runs", default=100, show_default=True, type=click.IntRange(0), metavar="N", help="Timed runs (0 takes none) ...")
-@click.option("--seconds", "max_seconds", default=5.0, show_default=True, type=click.FloatRange(0), metavar="S", help="... or this long at most.")
-@click.option("--warmup", "warmup_runs", default=10, show_default=True, type=click.IntRange(0), metavar="N", help="Warm-up runs; fewer once steady.")
+@click.option("--runs", "min_runs", default=100, show_default=True, type=options.Whole(0), metavar="N", help="Timed runs (0 takes none) ...")
+@click.option("--seconds", "max_seconds", default=5.0, show_default=True, type=options.SECONDS, metavar="S", help="... or this long at most.")
+@click.option("--warmup", "warmup_runs", default=10, show_default=True, type=options.Whole(0), metavar="N", help="Warm-up runs; fewer once steady.")
 @options.threads
 @click.option("--affinity", type=click.Choice(["any", "big", "little"]), default="any", show_default=True, help="Cores to run on.")
 @options.accelerator
 @options.runtime
 @click.option(
-    "--cool-below", "cool_below_millicelsius", type=_millicelsius, metavar="CELSIUS", help="Wait until the device is no hotter, at most --cool-wait."
+    "--cool-below",
+    "cool_below_millicelsius",
+    type=_Millicelsius(-273, 1000),
+    metavar="CELSIUS",
+    help="Wait until the device is no hotter, at most --cool-wait.",
 )
-@click.option("--cool-wait", "cool_wait_s", default=60.0, show_default=True, type=float, metavar="S", help="Longest wait for that.")
-@click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=float, metavar="S", help="Longest run on the device.")
-@click.option("--wait", "wait_s", default=600.0, show_default=True, type=float, metavar="S", help="How long to wait for a busy unit.")
+@click.option("--cool-wait", "cool_wait_s", default=60.0, show_default=True, type=options.SECONDS, metavar="S", help="Longest wait for that.")
+@click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=options.SOME_SECONDS, metavar="S", help="Longest run on the device.")
+@click.option("--wait", "wait_s", default=600.0, show_default=True, type=options.SECONDS, metavar="S", help="How long to wait for a busy unit.")
 @click.option("--baseline", type=options.FILE, metavar="FILE", help="Earlier run (--json) to compare latency with.")
 @options.effect
 @click.option("--junit", type=options.FILE, metavar="FILE", help="Write a JUnit report.")

@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+
+from edgekit import decimals
+
+
+class Whole(click.IntRange):
+    """A whole number within bounds, in the digits 0 to 9."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse what only Python takes for a number."""
+        return super().convert(_plain(decimals.whole, self, value, param, ctx), param, ctx)
+
+
+class Number(click.FloatRange):
+    """A finite number within bounds, in the digits 0 to 9."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse what only Python takes for a number."""
+        return super().convert(_plain(decimals.number, self, value, param, ctx), param, ctx)
+
+
+def _plain(read: Callable[[str], float], kind: click.ParamType[Any], value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    try:
+        return read(value) if isinstance(value, str) else value
+    except ValueError as error:
+        kind.fail(f"{error}.", param, ctx)
+
+
+SECONDS, SOME_SECONDS = Number(0, 1e6), Number(0, 1e6, min_open=True)
+"""Times that can be asked for: up to eleven days, with and without none."""
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -20,16 +49,20 @@ json_option = click.option(
     help="Write one JSON document to FILE, or to stdout (and nothing else there).",
 )
 farm = click.option("--farm", "farm_file", type=FILE, metavar="FILE", help="Farm file; default: farm.toml here, or the user's own.")
-threads = click.option("--threads", default=4, show_default=True, type=click.IntRange(1), metavar="N", help="CPU threads.")
+threads = click.option("--threads", default=4, show_default=True, type=Whole(1), metavar="N", help="CPU threads.")
 accelerator = click.option("--accelerator", default="", metavar="A", help="Accelerator instead of the target's: cpu, xnnpack, nnapi, gpu, ...")
 runtime = click.option("--runtime", "runtime_library", type=EXISTING_FILE, metavar="FILE", help="Runtime library for the device (.so, or an AAR).")
 
 
-def _share(percent: str | float) -> float:
-    return float(percent) / 100
+class _Share(Number):
+    """Percent, as a share of one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """From what was typed alone: a default is in percent as well."""
+        return super().convert(value, param, ctx) / 100
 
 
-effect = click.option("--effect", default=5.0, show_default=True, type=_share, metavar="PERCENT", help="Smallest latency change that counts.")
+effect = click.option("--effect", default=5.0, show_default=True, type=_Share(0, 1e4), metavar="PERCENT", help="Smallest latency change that counts.")
 
 
 def examples(*lines: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import click
 
+from edgekit import decimals
 from edgekit.cli import options, output
 from edgekit.errors import UsageError
 
@@ -18,12 +18,9 @@ INPUT_HELP = "Shape of an input; needed where the model leaves it open. Core ML:
 
 def _decibels(text: str) -> float:
     try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not math.isfinite(found):  # nothing is below a bound that is no number
-        raise UsageError(f"--min-sqnr: {text!r} is not a number of decibels", "for example 25")
-    return found
+        return decimals.number(text)
+    except ValueError:  # nothing is below a bound that is no number
+        raise UsageError(f"--min-sqnr: {text!r} is not a number of decibels", "for example 25") from None
 
 
 def _bytes(size: str) -> int:
@@ -140,7 +137,7 @@ def more_shapes(texts: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...], ...]
 def _shapes(text: str) -> tuple[str, tuple[tuple[int, ...], ...]]:
     name, separator, sizes = text.rpartition("=")
     try:
-        found = tuple(tuple(int(size) for size in shape.split("x")) for shape in sizes.lower().split(","))
+        found = tuple(tuple(decimals.whole(size) for size in shape.split("x")) for shape in sizes.lower().split(","))
     except ValueError:
         found = ()
     if not separator or not name or not found or min(map(min, found)) < 1 or len({len(shape) for shape in found}) > 1:

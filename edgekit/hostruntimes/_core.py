@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgekit import decimals
 from edgekit.errors import ConversionError, EdgekitError, MissingPackageError, RunnerError
 from edgekit.hostruntimes import Executable, Runtime, check_options, match
 from edgekit.job import Delegation, Job
@@ -35,7 +36,7 @@ def open(job: Job, make: Build, version: str = "", options: tuple[str, ...] = ()
         raise RunnerError(f"there is no emulated core {job.accelerator!r}; there are {', '.join(BOARDS)}", stage="prepare")
     check_options(job, ("stack_bytes", *options))
     stack_bytes = job.options.get("stack_bytes", str(build.STACK_BYTES))
-    if not stack_bytes.isdecimal() or not _STACK_LIMITS[0] <= int(stack_bytes) <= _STACK_LIMITS[1] or int(stack_bytes) % 16:
+    if not decimals.is_whole(stack_bytes) or not _STACK_LIMITS[0] <= int(stack_bytes) <= _STACK_LIMITS[1] or int(stack_bytes) % 16:
         raise RunnerError(f"option stack_bytes: {stack_bytes!r} is not a multiple of 16 in {_STACK_LIMITS}", stage="prepare")
     try:
         build.compiler()

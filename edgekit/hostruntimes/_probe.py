@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from edgekit import decimals
 from edgekit.job import Job
 
 _THERMAL = Path("/sys/class/thermal")
@@ -73,7 +74,7 @@ def peak_memory_bytes(*, of_children: bool = False) -> int | None:
 
 def _number(path: Path) -> int:
     digits = path.name.lstrip("abcdefghijklmnopqrstuvwxyz_")
-    return int(digits) if digits.isdigit() else -1
+    return int(digits) if decimals.is_whole(digits) else -1
 
 
 def _text(path: Path) -> str:
@@ -85,4 +86,4 @@ def _text(path: Path) -> str:
 
 def _integer(path: Path) -> int | None:
     text = _text(path)
-    return int(text) if text.removeprefix("-").isdigit() else None
+    return int(text) if decimals.is_whole(text.removeprefix("-")) else None

@@ -141,7 +141,7 @@ def explain(text: str) -> str:
 def _load(job: Job, artifact: Path) -> Executable:
     build = msgspec.json.decode((artifact / "build.json").read_bytes(), type=Build)
     asked = job.options.get("hexagon_arch", "")
-    if asked and int(asked) != build.arch:
+    if asked and asked != str(build.arch):
         raise RunnerError(f"the artifact was built for Hexagon v{build.arch}, and this device is v{asked}", stage="model")
     tuning = {key: job.options[f"provider.{key}"] for key in TUNING if f"provider.{key}" in job.options}
     return _Loaded(bound(job, session(artifact / "model.onnx", build.arch, build.soc_model, tuning=tuning)))

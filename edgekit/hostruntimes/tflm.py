@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from edgekit import decimals
 from edgekit.budget import tflm_scratch
 from edgekit.embed import tflm as embed_tflm
 from edgekit.errors import EdgekitError, MissingPackageError, RunnerError, require
@@ -45,7 +46,7 @@ def open(job: Job) -> Runtime:
         raise RunnerError(f"the runtime tflm has no accelerator {job.accelerator!r}: it runs on the host's cpu", stage="prepare")
     check_options(job, ("arena_bytes",))
     arena = job.options.get("arena_bytes", "")
-    if arena and not (arena.isdecimal() and 0 < int(arena) < 1 << 31):
+    if arena and not (decimals.is_whole(arena) and 0 < int(arena) < 1 << 31):
         raise RunnerError(f"option arena_bytes: {arena!r} is not a size", stage="prepare")
     version = f"{metadata.version('tflite-micro')}, interpreter on the host ({tree.VARIABLE} runs it on a core)"
     return Runtime(version, lambda artifact: _load(job, artifact, int(arena or 0) or None))

@@ -7,16 +7,17 @@ import re
 import socket
 import subprocess
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from edgekit.errors import DeviceError, MissingPackageError, require
+from edgekit import decimals
+from edgekit.errors import DeviceError, MissingPackageError, UsageError, require
 from edgekit.transports.adb_errors import reason_of_adb, translated
 from edgekit.transports.failures import Policy, failure
 
 OLDEST_VERSION = 39
-_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\s]+):(\d{1,5})")
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\s]+):([0-9]{1,5})")
 
 
 class AdbOptions(Policy, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -26,7 +27,7 @@ class AdbOptions(Policy, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     server_host: str = ""
-    server_port: int = 0
+    server_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     start_server: bool = False
     usb: bool = True
     program: str = ""
@@ -186,7 +187,10 @@ def _only(found: dict[str, str]) -> str:
 
 def _place(options: AdbOptions) -> tuple[str, int]:
     host = options.server_host or os.environ.get("ANDROID_ADB_SERVER_HOST", "127.0.0.1")
-    return host, options.server_port or int(os.environ.get("ANDROID_ADB_SERVER_PORT", "5037"))
+    named = os.environ.get("ANDROID_ADB_SERVER_PORT", "5037")
+    if not decimals.is_whole(named) or not 0 < int(named) < 1 << 16:
+        raise UsageError(f"ANDROID_ADB_SERVER_PORT={named} is not a port", "unset it, or name a port from 1 to 65535")
+    return host, options.server_port or int(named)
 
 
 def _answers(host: str, port: int) -> bool:

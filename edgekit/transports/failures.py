@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -46,6 +46,11 @@ _BY_TEXT = (
 )
 
 
+LONGEST_S = 1e6
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
+
+
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bounds that every transport keeps.
 
@@ -54,12 +59,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     `result_bytes`: the most that is taken back from one run. `base`: the folder on the device, of the transport's choice when empty.
     """
 
-    stall_s: float = 20.0
-    reconnect_s: float = 10.0
-    retries: int = 1
-    cache_bytes: int = 2 << 30
-    stale_s: float = 6 * 3600.0
-    result_bytes: int = 1 << 30
+    stall_s: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_S)] = 20.0
+    reconnect_s: Seconds = 10.0
+    retries: Annotated[int, msgspec.Meta(ge=0, le=100)] = 1
+    cache_bytes: Bytes = 2 << 30
+    stale_s: Seconds = 6 * 3600.0
+    result_bytes: Bytes = 1 << 30
     base: str = ""
 
 

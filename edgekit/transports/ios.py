@@ -20,7 +20,7 @@ import msgspec
 
 from edgekit.job import RESULT_FILE
 from edgekit.transports import Facts, folders
-from edgekit.transports.failures import failure, parse_options
+from edgekit.transports.failures import Bytes, failure, parse_options
 
 FORM = "ios:UDID"
 BUNDLE = "io.edgekit.runner"
@@ -36,7 +36,7 @@ class IosOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     bundle_id: str = BUNDLE
     tool: Literal["auto", "pymobiledevice3", "devicectl"] = "auto"
-    result_bytes: int = 1 << 30
+    result_bytes: Bytes = 1 << 30
 
 
 class Phone(Protocol):

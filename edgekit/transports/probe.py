@@ -53,13 +53,13 @@ def _properties(text: str) -> dict[str, str]:
 
 
 def _common(parts: dict[str, str]) -> _Common:
-    zones = [line.split(" ", 1) for line in parts.get("zones", "").splitlines() if re.fullmatch(r"-?\d+ .+", line)]
+    zones = [line.split(" ", 1) for line in parts.get("zones", "").splitlines() if re.fullmatch(r"-?[0-9]+ .+", line)]
     temperatures = {f"temperature_millicelsius.{kind}": value for value, kind in zones}
     memory_kib = parts.get("memory", "")
     boot = {"boot_id": parts["boot"]} if parts.get("boot") else {}
     return _Common(
         cores=len(parts.get("cores", "").split()) or _cpu_list(parts.get("cpus", "")),
-        memory_bytes=int(memory_kib) * 1024 if re.fullmatch(r"\d{1,15}", memory_kib) else None,
+        memory_bytes=int(memory_kib) * 1024 if re.fullmatch(r"[0-9]{1,15}", memory_kib) else None,
         details={**boot, **temperatures},
     )
 
@@ -121,5 +121,5 @@ def _kernel(parts: dict[str, str]) -> dict[str, str]:
 
 def _cpu_list(text: str) -> int | None:
     """The number of processors in a list like `0-3,6`."""
-    ranges = re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", text)
+    ranges = re.findall(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", text)
     return sum(int(last or first) - int(first) + 1 for first, last in ranges) or None

@@ -147,8 +147,8 @@ def wants(folders: Iterable[str], hashes: Iterable[str]) -> bytes:
 def read_prepared(text: str, run: str) -> Prepared:
     """What `prepare` printed, without the run's own folder."""
     cached = frozenset(re.findall(r"^have ([0-9a-f]{64})$", text, re.MULTILINE))
-    now = re.search(r"^now (\d{1,12})$", text, re.MULTILINE)
-    found = re.findall(r"^run run-([0-9a-f]+)(?:\.part)?/\.owner (\S+) (\d{1,9}) (\d{1,12})$", text, re.MULTILINE)
+    now = re.search(r"^now ([0-9]{1,12})$", text, re.MULTILINE)
+    found = re.findall(r"^run run-([0-9a-f]+)(?:\.part)?/\.owner (\S+) ([0-9]{1,9}) ([0-9]{1,12})$", text, re.MULTILINE)
     clock_s = int(now[1]) if now else 0
     return Prepared(cached, tuple(Occupant(id, host, int(pid), clock_s - int(since)) for id, host, pid, since in found if id != run))
 
@@ -189,7 +189,7 @@ def clean(base: str, runs: Iterable[str], sizes: bool) -> str:
 
 def evictable(text: str, limit_bytes: int) -> tuple[str, ...]:
     """Cache entries to remove, longest unused first, until the rest fits `limit_bytes`."""
-    found = re.findall(r"^(\d{1,12}) (\d{1,15}) cache/([0-9a-f]{64})$", text, re.MULTILINE)
+    found = re.findall(r"^([0-9]{1,12}) ([0-9]{1,15}) cache/([0-9a-f]{64})$", text, re.MULTILINE)
     entries = sorted((int(used), int(size), name) for used, size, name in found)
     excess = sum(size for _, size, _ in entries) - limit_bytes
     names = []
@@ -226,7 +226,7 @@ def explain(text: str) -> str:
     if re.search(r"^enforce Enforcing$", text, re.MULTILINE):
         causes.append("SELinux is enforcing: only /data/local/tmp is executable for the shell user")
     causes += re.findall(r"^.*(?:lowmemorykiller|lmkd|[Oo]ut of memory|oom-kill|avc: *denied).*$", text, re.MULTILINE)[-1:]
-    if memory := re.search(r"^MemAvailable:\s*(\d{1,15}) kB", text, re.MULTILINE):
+    if memory := re.search(r"^MemAvailable:\s*([0-9]{1,15}) kB", text, re.MULTILINE):
         causes.append(f"{int(memory[1]) * 1024 / 1e6:.0f} MB of memory are available now")
     return "; ".join(causes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,7 +14,7 @@ from edgekit.errors import RunnerError, UsageError
 from edgekit.job import Job, Result, TensorFile
 from edgekit.tensors import TensorSpec
 from edgekit.transports import Facts, folders
-from edgekit.transports.failures import failure, parse_options
+from edgekit.transports.failures import LONGEST_S, failure, parse_options
 from edgekit.transports.serial_peer import Hello, Peer, SessionLostError
 from edgekit.transports.tty import Tty
 
@@ -26,9 +26,9 @@ class SerialOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """`answer_s`: how long an answer may take before the request is repeated, at most `attempts` times. `restarts`: how many resets are forgiven."""
 
     baud: int = 115200
-    answer_s: float = 1.0
-    attempts: int = 10
-    restarts: int = 3
+    answer_s: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_S)] = 1.0
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 10
+    restarts: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 3
     identity: str = ""
 
 
@@ -55,8 +55,6 @@ class SerialLink:
     """Firmware at a port."""
 
     def __init__(self, port: str, options: SerialOptions) -> None:
-        if options.answer_s <= 0 or options.attempts < 1 or options.restarts < 0:
-            raise UsageError(f"serial:{port}: answer_s and attempts must be positive, restarts not negative")
         self._options, self._device = options, f"serial:{port}"
         self._tty = Tty(port, options.baud)
         self._peer = Peer(self._tty, options.answer_s, options.attempts)

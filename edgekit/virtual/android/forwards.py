@@ -7,6 +7,7 @@ import socket
 import threading
 from functools import partial
 
+from edgekit import decimals
 from edgekit.virtual.android.link import Link
 from edgekit.virtual.android.stream import Stream, StreamClosedError
 
@@ -62,7 +63,7 @@ def _add(link: Link, reversed_ports: dict[str, tuple[socket.socket, str]], rest:
     only_new = rest.startswith("norebind:")
     local, separator, remote = rest.removeprefix("norebind:").partition(";")
     kind, _, port = local.partition(":")
-    if not separator or kind != "tcp" or not port.isdigit():
+    if not separator or kind != "tcp" or not decimals.is_whole(port):
         raise ValueError(f"cannot reverse {rest}: only tcp:PORT;REMOTE")
     if local in reversed_ports:
         if only_new:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 import msgspec
 
@@ -24,13 +25,13 @@ class DeviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     serial: str = ""
     model: str = "Edgekit Virtual arm64"
     host: str = "127.0.0.1"
-    port: int = 0
-    cores: int = 0
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    cores: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     properties: dict[str, str] = {}
     accept_any_key: bool = False
     sdcard_noexec: bool = True
-    data_bytes: int = 2 << 30
-    boot_s: float = 1.0
+    data_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 2 << 30
+    boot_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 1.0
     dies_with_parent: bool = True
     isolated: bool | None = None
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgekit import decimals
 from edgekit.virtual.android.link import Link
 from edgekit.virtual.android.stream import Stream
 
@@ -98,7 +99,7 @@ def _receive(device: Device, link: Link, stream: Stream, path: str, *, version_2
         _, mode, flags = _SEND_V2.unpack(stream.read_exactly(_SEND_V2.size))
     else:
         path, _, digits = path.rpartition(",")
-        mode, flags = int(digits) if digits.isdigit() else 0o644, 0
+        mode, flags = int(digits) if decimals.is_whole(digits) else 0o644, 0
     failure = "compression is not supported" if flags & ~0x80000000 else ""
     if stat.S_ISLNK(mode):
         failure = _receive_symlink(stream, path)
