@@ -83,7 +83,8 @@ def test_a_temperature_that_is_none_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(("kind", "given"), [
     (Policy, {"stall_s": "nan"}), (Policy, {"stall_s": "0"}), (Policy, {"reconnect_s": "inf"}), (Policy, {"retries": "-1"}),
-    (Policy, {"retries": "１"}), (Policy, {"result_bytes": "-5"}), (AdbOptions, {"server_port": "70000"}), (SerialOptions, {"answer_s": "nan"}), (SerialOptions, {"attempts": 0}),
+    (Policy, {"retries": "１"}), (Policy, {"result_bytes": "-5"}), (AdbOptions, {"server_port": "70000"}),
+    (SerialOptions, {"answer_s": "nan"}), (SerialOptions, {"attempts": 0}),
     (DeviceOptions, {"port": -1}), (DeviceOptions, {"boot_s": "nan"}),
 ])  # fmt: skip
 def test_options_of_a_device_have_bounds(kind: Any, given: dict[str, Any]) -> None:
