@@ -21,8 +21,12 @@ MOVES = frozenset({"SQUEEZE", "EXPAND_DIMS"})
 TAILS = frozenset({"SOFTMAX", "LOGISTIC", "TANH", "HARD_SWISH", "ELU", "LEAKY_RELU", "RELU", "RELU6", "QUANTIZE"})
 """Operators that are taken at the end of the graph, as a few lines of C behind the generated ones."""
 SHAPES = MOVES | {"RESHAPE"}
+OPTIONS = {"PAD": "PadOptions", "PADV2": "PadV2Options", "ADD": "AddOptions", "FULLY_CONNECTED": "FullyConnectedOptions"}
+"""Options that converters leave out where they say nothing but defaults."""
 TURN = "TRANSPOSE"
 """Taken at both ends: a converter puts it there where a source has channels first."""
+HEADS = frozenset({TURN, "QUANTIZE"})
+"""Operators that are taken at the start of the graph, as C before the generated one; QUANTIZE where the input is uint8."""
 
 
 def prepare(model: Any, name: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -64,16 +68,16 @@ def _cut(model: Any, graph: Any) -> tuple[Any, ...]:
 
 
 def _cut_head(model: Any, graph: Any) -> tuple[Any, ...]:
-    """One TRANSPOSE, with the changes of shape around it, that nothing but the next operator reads."""
+    """One TRANSPOSE, one QUANTIZE to int8, or both, with the changes of shape around them, that nothing but the next operator reads."""
     taken, tensor = list[Any](), int(graph.inputs[0])
     while len(graph.inputs) == 1 and [int(i) for o in graph.operators for i in o.inputs].count(tensor) == 1:
         first = next(o for o in graph.operators if tensor in [int(i) for i in o.inputs])
         kind = flatbuffer.op_name(model, first)
-        if kind not in SHAPES | {TURN} or (kind == TURN and any(flatbuffer.op_name(model, o) == TURN for o in taken)):
+        if kind not in SHAPES | HEADS or (kind in HEADS and any(flatbuffer.op_name(model, o) == kind for o in taken)):
             break
         taken.append(first)
         tensor = int(first.outputs[0])
-    if not any(flatbuffer.op_name(model, o) == TURN for o in taken) or len(taken) == len(graph.operators):
+    if not any(flatbuffer.op_name(model, o) in HEADS for o in taken) or len(taken) == len(graph.operators):
         return ()
     graph.operators = [o for o in graph.operators if not any(o is other for other in taken)]
     graph.inputs = [tensor]
@@ -94,7 +98,10 @@ def _rewrite(model: Any, graph: Any, operator: Any, name: str) -> None:
         return
     if kind in LAYERS:
         _match_bias(graph, operator)
-    if kind == "FULLY_CONNECTED" and operator.builtinOptions is not None:
+    if kind in OPTIONS and operator.builtinOptions is None:
+        made = flatbuffer.schema()
+        operator.builtinOptionsType, operator.builtinOptions = getattr(made.BuiltinOptions, OPTIONS[kind]), getattr(made, f"{OPTIONS[kind]}T")()
+    if kind == "FULLY_CONNECTED":
         _plain_dense(graph, operator)
     bias = len(operator.inputs) > 2 and int(operator.inputs[2]) >= 0
     version = VERSIONS[kind] if kind != "FULLY_CONNECTED" else 4 if bias else 6

@@ -12,7 +12,7 @@ from edgekit.errors import ConversionError
 from edgekit.formats import Model, tflite
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.graph import Graph, Operator
-from edgekit.legalize import tflite_dense, tflite_moves
+from edgekit.legalize import tflite_dense, tflite_ends, tflite_moves, tflite_shapes, tflite_tidy
 
 LOOPS = frozenset({"WHILE", "IF"})
 FLOATS = frozenset({"float32", "float16", "float64"})
@@ -26,7 +26,7 @@ def prepare(model: Model, own: str | None, workdir: Path, options: dict[str, Any
     """What a quantizer is given for a microcontroller, and what to say of it; `own` is the precision that the model has already, None for float.
 
     A float model has joins in place of TILE and, as a profile's `options` ask for, pools in place of means and pointwise convolutions in
-    place of dense layers; an integer one stays as it is.
+    place of dense layers; an integer one keeps its integers, without float edges and without shapes that it computes.
     Raises `ConversionError` for what no integers are made of.
     """
     if model.path is None:
@@ -34,10 +34,26 @@ def prepare(model: Model, own: str | None, workdir: Path, options: dict[str, Any
     if own in ("w8", "w8-dynamic"):
         refuse(tflite.graph(model.path), model.name)
     if own is not None:
-        return model, ()
+        return _settled(model, workdir)
     refuse_loops(tflite.graph(model.path), model.name)
     path, notices = rewrite(model.path, workdir / "rewritten.tflite", options)
     return dataclasses.replace(model, path=path), notices
+
+
+def _settled(model: Model, workdir: Path) -> tuple[Model, tuple[str, ...]]:
+    """An integer model with static shapes and integer edges; itself where it has those."""
+    assert model.path is not None
+    static = tflite.fix_shapes(model, workdir / "static.tflite") if getattr(model.handle, "resize", None) else model.path
+    parsed = flatbuffer.load(static.read_bytes(), model.name)
+    shapes, edges = tflite_shapes.fold(parsed), tflite_ends.bare(parsed)
+    if not shapes and not edges:
+        return model, ()
+    flatbuffer.merge_buffers(parsed, share=False)
+    path = flatbuffer.write(workdir / "settled.tflite", flatbuffer.dump(parsed))
+    tflite_tidy.drop_unread(path)
+    said = [f"{name}: its integers cross the artifact's edge, by scale and zero point, in place of float32" for name in edges]
+    said += [f"{', '.join(shapes[:3])}{' and more' * (len(shapes) > 3)}: constants, since every shape is static"] if shapes else []
+    return dataclasses.replace(model, path=path), tuple(said)
 
 
 def rewrite(source: Path, out: Path, options: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.legalize import tflite_bakenn
 from edgekit.tensors import Signature
 
-SOFTMAX = "SOFTMAX"
+SOFTMAX, QUANTIZE = "SOFTMAX", "QUANTIZE"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,18 +33,15 @@ class Ends:
 
 def write(model: Any, head: Sequence[Any], operators: Sequence[Any], source: Path) -> Ends:
     """The C of the operators cut off the start and the end of `source`. Raises `ConversionError` for one whose tensors are not int8."""
-    functions, calls, before = [], [], []
-    for operator in head:
-        if flatbuffer.op_name(model, operator) == tflite_bakenn.TURN:
-            functions.append(_transposed(model, operator, "given"))
-            before.append("transposed_given(inputs[0], given);")
+    functions, before = _head(model, head, source)
+    calls = list[str]()
     for number, operator in enumerate(operators):
         kind = flatbuffer.op_name(model, operator)
         if kind in tflite_bakenn.SHAPES:
             continue
         given, made = (model.subgraphs[0].tensors[int(i)] for i in (operator.inputs[0], operator.outputs[0]))
         types = flatbuffer.schema().TensorType
-        if given.type != types.INT8 or made.type != types.INT8:
+        if given.type != types.INT8 or made.type not in ((types.INT8, types.UINT8) if kind == QUANTIZE else (types.INT8,)):
             raise ConversionError(f"{source.name}: {kind} ({flatbuffer.text(made.name)}) at the end is not int8 throughout", "use int8 edges")
         if kind == SOFTMAX:
             functions.append(softmax.code(float(operator.builtinOptions.beta), float(given.quantization.scale[0]), number))
@@ -54,9 +51,29 @@ def write(model: Any, head: Sequence[Any], operators: Sequence[Any], source: Pat
             calls.append(f"memcpy(made_{number}, outputs[0], sizeof made_{number});")
             calls.append(f"transposed_made_{number}(made_{number}, outputs[0]);")
         else:
-            functions.append(_table(model, operator, number))
+            functions.append(_table(model, operator, f"table_{number}"))
             calls.append(f"table_{number}(outputs[0], EDGEKIT_OUTPUT_0_ELEMENTS);")
     return Ends(tuple(functions), tuple(before), "given" if before else "inputs[0]", tuple(calls))
+
+
+def _head(model: Any, head: Sequence[Any], source: Path) -> tuple[list[str], list[str]]:
+    """C functions and calls that write the input to a buffer `given`: in another order of axes, from uint8 to int8, or both."""
+    kinds = {flatbuffer.op_name(model, operator): operator for operator in head}
+    turn, scale = kinds.get(tflite_bakenn.TURN), kinds.get(QUANTIZE)
+    functions, calls = list[str](), list[str]()
+    if turn is not None:
+        functions.append(_transposed(model, turn, "given"))
+        calls.append("transposed_given(inputs[0], given);")
+    if scale is not None:
+        given, made = (model.subgraphs[0].tensors[int(i)] for i in (scale.inputs[0], scale.outputs[0]))
+        types = flatbuffer.schema().TensorType
+        if given.type not in (types.UINT8, types.INT8) or made.type != types.INT8:
+            what = f"{source.name}: {QUANTIZE} ({flatbuffer.text(made.name)}) at the start is not from 8 bits to int8"
+            raise ConversionError(what, "use int8 edges")
+        size = math.prod(int(n) for n in made.shape)
+        functions += [*([] if turn is not None else [f"static int8_t given[{size}];\n"]), _table(model, scale, "table_given")]
+        calls += [*([] if turn is not None else ["memcpy(given, inputs[0], sizeof given);"]), f"table_given(given, {size});"]
+    return functions, calls
 
 
 def wrap(folder: Path, signature: Signature, arena_bytes: int, ends: Ends, *, cmsis_nn: bool) -> None:
@@ -89,8 +106,8 @@ def _transposed(model: Any, operator: Any, name: str) -> str:
     return _TRANSPOSED.replace("@N@", name).replace("@SIZE@", str(math.prod(sizes))).replace("@LOOPS@", loops).replace("@PLACE@", place)
 
 
-def _table(model: Any, operator: Any, number: int) -> str:
-    """All 256 answers, asked of LiteRT's reference kernel itself."""
+def _table(model: Any, operator: Any, name: str) -> str:
+    """All 256 answers, asked of LiteRT's reference kernel itself, by the bits of an int8."""
     import numpy as np
 
     alone = copy.deepcopy(model)
@@ -101,15 +118,15 @@ def _table(model: Any, operator: Any, number: int) -> str:
     alone.signatureDefs = None
     with tempfile.TemporaryDirectory(prefix="edgekit-table-") as scratch:
         opened = tflite.open(str(flatbuffer.write(Path(scratch, "one.tflite"), flatbuffer.dump(alone))), {})
-        session = tflite.session(opened, reference_kernels=True)
+        session, (spec,) = tflite.session(opened, reference_kernels=True), opened.signature.inputs
         values = np.arange(-128, 128, dtype=np.int8).reshape(1, 256)
-        (answers,) = session.run({opened.signature.inputs[0].name: values}).values()
-    rows = ", ".join(str(int(x)) for x in answers.reshape(-1))
-    return _TABLE.replace("@N@", str(number)).replace("@ROWS@", rows)
+        (answers,) = session.run({spec.name: values.view(spec.dtype)}).values()
+    rows = ", ".join(str(int(x)) for x in answers.view(np.int8).reshape(-1))
+    return _TABLE.replace("@N@", name).replace("@ROWS@", rows)
 
 
 _TABLE = """
-static void table_@N@(int8_t *x, int32_t count) {
+static void @N@(int8_t *x, int32_t count) {
   static const int8_t answers[256] = {@ROWS@};
   for (int32_t i = 0; i < count; i++) x[i] = answers[x[i] + 128];
 }

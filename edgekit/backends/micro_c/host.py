@@ -59,7 +59,8 @@ def prove(artifact: Artifact, integers: Path, samples: Sequence[Arrays], random:
     (spec,), (made,) = artifact.signature.inputs, artifact.signature.outputs
     rng = np.random.default_rng(1)
     inputs = [quantize(sample[spec.name], spec) for sample in samples]
-    inputs += [rng.integers(-128, 128, spec.shape).astype(np.int8) for _ in range(random)]
+    limits = np.iinfo(spec.dtype)
+    inputs += [rng.integers(limits.min, limits.max + 1, spec.shape).astype(spec.dtype) for _ in range(random)]
     micro = tflm.Interpreter(integers, artifact.signature)
     apart = 0
     for number, array in enumerate(inputs):
