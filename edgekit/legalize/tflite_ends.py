@@ -11,7 +11,10 @@ def bare(model: Any) -> tuple[str, ...]:
     """Leave QUANTIZE of a float input and DEQUANTIZE to a float output off the main graph of a parsed model; the names of those edges."""
     graph, changed = model.subgraphs[0], []
     for operator in list(graph.operators):
-        kind, given, made = flatbuffer.op_name(model, operator), int(operator.inputs[0]), int(operator.outputs[0])
+        kind = flatbuffer.op_name(model, operator)
+        if kind not in ("QUANTIZE", "DEQUANTIZE"):
+            continue
+        given, made = int(operator.inputs[0]), int(operator.outputs[0])
         if kind == "QUANTIZE" and _is_edge(graph, given, made, graph.inputs, "inputs"):
             changed.append(_move(model, graph, operator, "inputs", given, made))
         elif kind == "DEQUANTIZE" and _is_edge(graph, made, given, graph.outputs, "outputs"):
@@ -27,8 +30,8 @@ def _is_edge(graph: Any, edge: int, inner: int, edges: Any, side: str) -> bool:
     scale = graph.tensors[inner].quantization and graph.tensors[inner].quantization.scale
     if graph.tensors[edge].type != types.FLOAT32 or graph.tensors[inner].type not in (types.INT8, types.INT16):
         return False
-    made_here = side == "outputs" and not any(int(o.outputs[0]) == inner for o in graph.operators)
-    return [int(i) for i in edges].count(edge) == 1 and users == 1 and inner not in taken and scale is not None and len(scale) == 1 and not made_here
+    constant = side == "outputs" and not any(inner in [int(i) for i in o.outputs] for o in graph.operators if len(o.outputs))
+    return [int(i) for i in edges].count(edge) == 1 and users == 1 and inner not in taken and scale is not None and len(scale) == 1 and not constant
 
 
 def _move(model: Any, graph: Any, operator: Any, side: str, edge: int, inner: int) -> str:

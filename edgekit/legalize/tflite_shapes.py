@@ -30,9 +30,11 @@ def fold(model: Any) -> tuple[str, ...]:
 def _values(model: Any, graph: Any, operator: Any) -> Array | None:
     """What the operator gives, as its tensor stores it; None where that is not known before it runs, or is an output of the graph."""
     compute = _COMPUTED.get(flatbuffer.op_name(model, operator))
+    if compute is None:
+        return None
     out = int(operator.outputs[0])
     dtype = flatbuffer.numpy_dtype(graph.tensors[out].type)
-    if compute is None or dtype not in DTYPES or out in [int(i) for i in graph.outputs]:
+    if dtype not in DTYPES or out in [int(i) for i in graph.outputs]:
         return None
     tensors = [graph.tensors[int(i)] for i in operator.inputs]
     found = compute(operator.builtinOptions, tensors, [flatbuffer.constant(model, tensor) for tensor in tensors])
