@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 import warnings
 import zipfile
@@ -55,6 +56,9 @@ def open(reference: str, signature: Signature, preprocess: Preprocess | None, li
 def _folder(folder: Path, signature: Signature, preprocess: Preprocess | None, limit: int) -> Found:
     files = {p: p.relative_to(folder) for p in folder.rglob("*") if p.is_file()}
     names = {p: name.as_posix() for p, name in files.items() if not any(part.startswith(".") for part in name.parts)}
+    for name in names.values():
+        if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):
+            raise UsageError(f"{folder}: the file name {os.fsencode(name)!r} is not UTF-8", "rename it: a bundle names its samples")
     visible = sorted(names, key=names.__getitem__)
     pictures, arrays = ([p for p in visible if p.suffix.lower() in suffixes] for suffixes in (IMAGES, ARRAYS))
     if pictures and arrays:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from edgekit.cli import embed, ending, inventory, lab, package, view
+from edgekit.cli import embed, encoding, ending, inventory, lab, package, view
 from edgekit.cli.output import fail
 from edgekit.errors import EdgekitError, UsageError
 
@@ -67,6 +67,8 @@ def _refused(error: click.ClickException, arguments: list[str] | None) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    if arguments is None:
+        encoding.speak_utf8()
     ending.prepare()
     try:
         code = _run(arguments)
@@ -81,6 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str] | None) -> int:
     """Run a command: its exit code, or that of the error that it ended with."""
     try:
+        encoding.check(sys.argv[1:] if arguments is None else arguments)
         code: Any = edgekit.main(arguments, standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None)
     except EdgekitError as error:
         return fail(error, arguments)
