@@ -164,7 +164,7 @@ def test_activations_are_rounded_as_a_walk_over_the_operators_rounds_them(tmp_pa
     on_grids = {name: grid.affine(float(opened.extremes[name].min()), float(opened.extremes[name].max())) for name in names}
     assert set(names) == {"x", "wide", "mean", "y"}
     walked, model = opened.fresh(), opened.fresh()
-    flow = stream.Stream(opened, walked, on_grids)
+    flow = stream.over(opened, walked, on_grids)
     flow.advance(len(walked.subgraphs[0].operators))
     by_steps = list(flow.values(signatures.edges(walked, opened.model.signature)[1][0]))
     simulate.round_activations(model, on_grids)

@@ -66,10 +66,23 @@ def test_biases_are_stored_in_steps_of_input_times_weight_scale(tmp_path):
 def test_a_stream_gives_what_the_whole_model_gives(tmp_path):
     model = net()
     sample = {"x": np.random.default_rng(3).standard_normal((1, 4, 8, 8)).astype(np.float32)}
-    flow = stream.Stream(model, [sample], tmp_path)
+    flow = stream.over(model, [sample], tmp_path)
     flow.advance(2)
     flow.advance(4)
     assert np.allclose(next(flow.values("e")), stream.taps(model, ["e"])(sample)["e"], atol=1e-6)
+
+
+def test_what_a_node_leaves_out_is_no_value(tmp_path):
+    a = onnx.helper.make_node("Dropout", ["x"], ["a", ""])
+    b = onnx.helper.make_node("Clip", ["a", "", "top"], ["y"])
+    c = onnx.helper.make_node("Neg", ["y"], ["z"])
+    edges = [[onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4])] for name in "xz"]
+    model = onnx.helper.make_model(onnx.helper.make_graph([a, b, c], "net", *edges), opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    protos.set_constant(model, "top", np.array(1, np.float32))
+    flow = stream.over(model, [{"x": np.array([[-3, 0, 0.5, 2]], np.float32)}], tmp_path)
+    flow.advance(1)
+    flow.advance(2)
+    assert np.array_equal(next(flow.values("y")), [[-3, 0, 0.5, 1]])
 
 
 def test_what_rounding_an_activation_always_takes_away_a_bias_gives_back(tmp_path):
@@ -81,7 +94,7 @@ def test_what_rounding_an_activation_always_takes_away_a_bias_gives_back(tmp_pat
     samples = [{"x": np.random.default_rng(seed).uniform(0.3, 0.4, (4, 3)).astype(np.float32)} for seed in range(8)]
     seen = stream.histograms(model, samples, lambda *_: None)
     grids = {"x": Affine(1.0, 0, 0, 255)}  # on which all that was seen becomes zero
-    flow = stream.Stream(model, samples, tmp_path, grids)
+    flow = stream.over(model, samples, tmp_path, grids)
     assert all((values == 0).all() for values in flow.values("x"))
     lost, kept = (protos.constants(rounding.round_weights(model, samples, seen, tmp_path, grids=given).proto)["b"] for given in (grids, None))
     assert np.allclose(lost, np.full(3, 0.35) @ weight, atol=0.05)

@@ -15,6 +15,7 @@ from edgekit.quantize.gathering import Gathering, Split, columns_a_sample
 from edgekit.quantize.grid import Affine
 from edgekit.quantize.layer import Rounded, bias_floor, left_alone, round_layer
 from edgekit.quantize.ranges import Histogram
+from edgekit.quantize.stream import Stream
 from edgekit.tensors import Array, Arrays
 
 
@@ -68,7 +69,7 @@ def round_weights(
     widths: dict[str, int] = {}
     results: list[Rounded] = []
     given = samples if by_data else ()
-    flows = (stream.Stream(made, given, folder, grids), stream.Stream(protos.copy(proto), given, folder))
+    flows = (stream.over(made, given, folder, grids), stream.over(protos.copy(proto), given, folder))
     try:
         for number, layer in enumerate(found):
             progress(number, len(found), "round weights")
@@ -111,7 +112,7 @@ def _scales(weight: Array, bias: Array, seen: Histogram | None, bits: int, block
     return grid.weight_scales(weight, bits=bits, block=block, floor=floor)
 
 
-def _gathered(flows: Sequence[stream.Stream], layer: OnnxLayer, k: int, samples: int, method: str) -> tuple[Split, Split]:
+def _gathered(flows: Sequence[Stream[str]], layer: OnnxLayer, k: int, samples: int, method: str) -> tuple[Split, Split]:
     """Moments of what a layer reads behind the layers that are rounded already, and of what it reads in the float model."""
     second, each = method == "second-order", columns_a_sample(k, samples)
     seen, wanted = Gathering(samples, second=second), Gathering(samples, second=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from edgekit.progress import Progress
 from edgekit.qdq import protos
 from edgekit.quantize.grid import Affine
 from edgekit.quantize.ranges import Histogram, histogram
-from edgekit.quantize.shelf import Shelf
+from edgekit.quantize.stream import Stream
 from edgekit.tensors import Array, Arrays
 
 VALUES = 65536
@@ -24,56 +24,18 @@ BEYOND_MASK = 16.0
 """How far past the data a mask still reaches: exp(-16) is 1e-7, nothing in 16 bits."""
 
 
-class Stream:
-    """All samples at one place of the graph: behind the nodes run so far, with the values that later nodes read.
+def over(proto: Any, samples: Sequence[Arrays], folder: Path, grids: Mapping[str, Affine] | None = None) -> Stream[str]:
+    """All samples at the beginning of a graph, whose nodes then run with their constants as they are at that time."""
+    nodes = proto.graph.node
+    operators = [(filter(None, node.input), filter(None, node.output)) for node in nodes]
+    inputs = {value.name for value in proto.graph.input}
 
-    Activations that `grids` names are rounded to them as soon as they are computed, as integer kernels leave them.
-    """
+    def stretch(start: int, stop: int, fed: Mapping[str, Array], kept: Sequence[str]) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+        runner = protos.session(protos.part(proto, start, stop, fed, kept))
+        return lambda values: dict(zip(kept, runner.run(list(kept), dict(values)), strict=True))
 
-    def __init__(self, proto: Any, samples: Sequence[Arrays], folder: Path, grids: Mapping[str, Affine] | None = None) -> None:
-        self._proto, self._shelf, self._place, self._count = proto, Shelf[str](folder), 0, len(samples)
-        self._grids = grids or {}
-        self._last_use = {name: index for index, node in enumerate(proto.graph.node) for name in node.input}
-        self._live = {value.name for value in proto.graph.input} & set(samples[0]) if samples else set()
-        for number, sample in enumerate(samples):
-            for name in self._live:
-                self._put(number, name, sample[name])
-
-    def advance(self, place: int) -> None:
-        """Run the nodes up to `place` (exclusive) with their constants as they are now."""
-        nodes = self._proto.graph.node
-        for stop in [n + 1 for n in range(self._place, place - 1) if not self._grids.keys().isdisjoint(nodes[n].output)] + [place]:
-            self._run(stop)
-
-    def _run(self, place: int) -> None:
-        nodes = self._proto.graph.node[self._place : place]
-        read = sorted({name for node in nodes for name in node.input} & self._live)
-        kept = sorted({name for node in nodes for name in node.output if self._last_use.get(name, -1) >= place})
-        if kept:
-            shapes = {name: self._shelf.get(0, name) for name in read}
-            runner = protos.session(protos.part(self._proto, self._place, place, shapes, kept))
-            for number in range(self._count):
-                values = runner.run(kept, {name: self._shelf.get(number, name) for name in read})
-                for name, array in zip(kept, values, strict=True):
-                    self._put(number, name, array)
-        done = {name for name in self._live if self._last_use.get(name, -1) < place}
-        for number in range(self._count):
-            for name in done:
-                self._shelf.drop(number, name)
-        self._live, self._place = (self._live - done) | set(kept), place
-
-    def values(self, name: str) -> Iterator[Array]:
-        """A live value, sample by sample."""
-        for number in range(self._count):
-            yield self._shelf.get(number, name)
-
-    def _put(self, number: int, name: str, array: Array) -> None:
-        grid = self._grids.get(name)
-        self._shelf.put(number, name, array if grid is None else grid.round(array).astype(array.dtype))
-
-    def close(self) -> None:
-        """Forget everything, files included."""
-        self._shelf.clear()
+    given = ({name: sample[name] for name in inputs & set(sample)} for sample in samples)
+    return Stream(operators, (), given, grids or {}, folder, stretch)
 
 
 def taps(proto: Any, names: Sequence[str]) -> Callable[[Arrays], dict[str, Array]]:

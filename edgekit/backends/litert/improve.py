@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edgekit.backends.litert import layers, running
+from edgekit.backends.litert import layers, running, stream
 from edgekit.backends.litert.layers import LiteLayer
 from edgekit.backends.litert.source import Source
-from edgekit.backends.litert.stream import Stream
 from edgekit.formats import tflite_flatbuffer as flatbuffer
 from edgekit.quantize import grid
 from edgekit.quantize.gathering import Gathering, Split, columns_a_sample
@@ -59,7 +58,7 @@ class _Flow:
 
     def __init__(self, source: Source, model: Any, content: bytes, grids: Mapping[str, Affine]) -> None:
         self._source, self._count, self._plain = source, len(source.samples), flatbuffer.load(content)
-        self._rounded, self._float = Stream(source, model, grids), Stream(source, self._plain)
+        self._rounded, self._float = stream.over(source, model, grids), stream.over(source, self._plain)
 
     def gather(self, layer: LiteLayer, width: int, *, second: bool) -> tuple[Split, Split]:
         """Moments of what a layer reads, and of what it reads in the float model."""
