@@ -15,7 +15,7 @@ from edgekit.tensors import Array, Arrays
 class Reference:
     """Runs `model` on samples in real values, each sample once however often it is asked for.
 
-    With `stream`, state that a model keeps inside is carried from sample to sample, and every call starts afresh: as a device runs them.
+    With `stream`, for a `.tflite` that keeps state, it is carried from sample to sample, and every call starts afresh: as a device runs them.
     """
 
     model: Model
@@ -29,7 +29,7 @@ class Reference:
 
     def run(self, samples: Sequence[Arrays]) -> list[dict[str, Array]]:
         """Outputs by name, a row a sample."""
-        if self.stream and getattr(self.model.handle, "keeps_state", False):
+        if self.stream:
             return hops.run(tflite.session(self.model, keep_state=True), self.model.signature, samples)
         fresh = [sample for sample in samples if id(sample) not in self._known]
         for sample, outputs in zip(fresh, hops.run(self.session, self.model.signature, fresh), strict=True):

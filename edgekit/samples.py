@@ -14,6 +14,9 @@ GOLDEN_RANDOM = 1
 HELD_OUT_SHARE = 4
 HELD_OUT_MAX = 64
 RANDOM_ONLY = 3
+STREAM_STEPS = 50
+STREAM_BYTES = 1_000_000
+"""A model that keeps state is judged on so many steps in a row, all of which travel, or on as many as these bytes of inputs hold."""
 _SEED = 20
 
 
@@ -21,7 +24,8 @@ _SEED = 20
 class Samples:
     """Inputs in the model's own types. `train` calibrates, `held_out` judges; both are the user's, and empty without data.
 
-    `names` are the held-out samples' files. `random` are always there: random inputs alone are no proof, but find what data misses.
+    `names` are the held-out samples' files. `random` are always there: random inputs alone are no proof, but find what data misses. With
+    `stream` the samples are the steps of a stream, in order, for a model that keeps state: the same ones calibrate and judge.
     """
 
     train: tuple[Arrays, ...]
@@ -29,6 +33,7 @@ class Samples:
     names: tuple[str, ...]
     random: tuple[Arrays, ...]
     notices: tuple[str, ...]
+    stream: bool = False
 
     @property
     def judged(self) -> tuple[Arrays, ...]:
@@ -43,8 +48,8 @@ class Samples:
     @property
     def golden(self) -> tuple[tuple[Arrays, ...], tuple[str, ...], int]:
         """Samples that travel in the bundle, their names, and how many of them are random."""
-        user = self.held_out[:GOLDEN_USER]
-        random = self.random[: GOLDEN_RANDOM if user else RANDOM_ONLY]
+        user = self.held_out if self.stream else self.held_out[:GOLDEN_USER]
+        random = self.random[:GOLDEN_RANDOM] if user else self.random
         return user + random, self.names[: len(user)] + tuple(f"random-{i}" for i in range(len(random))), len(random)
 
 
@@ -81,19 +86,37 @@ def _finite(outputs: Arrays) -> bool:
     return all(bool(np.isfinite(array).all()) for array in outputs.values())
 
 
-def load(reference: str | None, signature: Signature, preprocess: Preprocess | None, edge: Signature | None = None) -> Samples:
+def load(
+    reference: str | None, signature: Signature, preprocess: Preprocess | None, edge: Signature | None = None, *, stream: bool = False
+) -> Samples:
     """The user's samples, split once and for all, and random ones. Raises `UsageError` for data that cannot be used, by file name.
 
-    `edge` is the artifact's signature where not every real value can cross it: random samples are then of those that can.
+    `edge` is the artifact's signature where not every real value can cross it: random samples are then of those that can. With `stream` samples
+    stay together in their order.
     """
-    random = calibration.random_samples(edge or signature, RANDOM_ONLY, _SEED)
+    random = calibration.random_samples(edge or signature, _steps(signature) if stream else RANDOM_ONLY, _SEED)
     if reference is None:
         notice = "no --calibration data: fidelity was judged on random inputs alone, which real inputs may contradict"
-        return Samples((), (), (), random, (notice,))
+        return Samples((), (), (), random, (notice,), stream)
     found = calibration.load(reference, signature, preprocess)
     strangers = pixels.strangers(found.samples, edge) if edge else 0
     if strangers:
         told = f"{strangers} of {len(found.samples)} samples are no 8-bit pixels behind the preprocessing: the nearest pixels stand for them"
         found = dataclasses.replace(found, notices=(*found.notices, told))
+    if stream:
+        return _in_a_row(found, random, _steps(signature))
     train, held_out = calibration.split(found, min(HELD_OUT_MAX, max(1, len(found.samples) // HELD_OUT_SHARE)))
     return Samples(train.samples, held_out.samples, held_out.names, random, found.notices)
+
+
+def _in_a_row(found: calibration.Calibration, random: tuple[Arrays, ...], most: int) -> Samples:
+    count = min(most, len(found.samples))
+    told = f"the model keeps state: its samples are the steps of one stream, in order, and the first {count} are compared step by step"
+    return Samples(found.samples, found.samples[:count], found.names[:count], random, (*found.notices, told), stream=True)
+
+
+def _steps(signature: Signature) -> int:
+    import numpy as np
+
+    step_bytes = sum(spec.elements * np.dtype(spec.real.dtype).itemsize for spec in signature.inputs)
+    return max(GOLDEN_USER, min(STREAM_STEPS, STREAM_BYTES // max(step_bytes, 1)))

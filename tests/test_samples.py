@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,3 +45,18 @@ def test_without_an_answered_random_input_the_users_own_must_do() -> None:
     assert "no random input" in found.notices[0]
     assert found.golden == (own, ("a.npy",), 0)
     assert samples.answered(Samples((), (), (), data.random, ()), _run(lambda x: np.sqrt(-2 - x))).random == data.random
+
+
+def test_the_steps_of_a_stream_stay_in_order_and_travel(tmp_path: Path) -> None:
+    np.savez(tmp_path / "steps.npz", x=np.arange(70 * 40, dtype=np.float32).reshape(70, 40))
+    data = samples.load(str(tmp_path / "steps.npz"), SIGNATURE, None, stream=True)
+    found, names, random = data.golden
+    assert [float(step["x"][0, 0]) for step in found[:-random]] == [40.0 * i for i in range(samples.STREAM_STEPS)]
+    assert (len(data.train), len(names), random) == (70, samples.STREAM_STEPS + 1, 1)
+    assert "the first 50 are compared step by step" in data.notices[-1]
+
+
+@pytest.mark.parametrize(("size", "steps"), [(40, 50), (10_000, 25), (1_000_000, 4)])
+def test_as_many_random_steps_as_a_bundle_holds_stand_for_a_stream(size: int, steps: int) -> None:
+    signature = Signature((TensorSpec("x", (1, size), "float32"),), (TensorSpec("y", (1, 4), "float32"),))
+    assert len(samples.load(None, signature, None, stream=True).golden[0]) == steps

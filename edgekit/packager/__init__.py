@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import tempfile
 import warnings
@@ -74,10 +75,12 @@ def package(reference: str, target_name: str, options: Options, progress: Progre
         source = formats.in_float32(formats.open(reference, options.inputs))
         place = _place(options, options.name or source.name, target)
         edge = pixels.edge(source.signature, options.preprocess) if options.io == "image" else None
-        data = _beside_imports(source, backend, options, lambda: samples.load(options.calibration, source.signature, options.preprocess, edge))
+        stream = getattr(backend, "carries_state", False) and getattr(source.handle, "keeps_state", False)
+        given = functools.partial(samples.load, options.calibration, source.signature, options.preprocess, edge, stream=stream)
+        data = _beside_imports(source, backend, options, given)
     with tempfile.TemporaryDirectory(prefix="edgekit-package-") as scratch:
         runtime = budget.runtime_parts(target, options.runtime_aar)
-        reference_run = Reference(source, stream=getattr(backend, "carries_state", False))
+        reference_run = Reference(source, stream)
         data = samples.answered(data, reference_run.run)
         job = Job(target, backend, options, reference_run, data, runtime, Path(scratch), progress)
         with _no_collection():

@@ -71,6 +71,22 @@ def test_a_stream_of_50_steps_equals_litert_on_the_device(tmp_path: Path) -> Non
         np.testing.assert_array_equal(one[out.name], other, err_msg=f"step {step}")
 
 
+def test_a_bundle_carries_a_stream_and_every_step_is_compared(tmp_path: Path) -> None:
+    fetch = pytest.importorskip("tests.zoo.fetch")
+    path = before_the_sigmoid(Path(fetch.path("wake-word-alexa")), tmp_path / "logit.tflite")
+    spec = tflite.open(str(path), {}).signature.inputs[0]
+    steps = np.abs(np.cumsum(np.random.default_rng(5).normal(0, 1.5, (50, *spec.shape[1:])), axis=0)).astype(np.float32)
+    np.savez(tmp_path / "stream.npz", **{spec.name: steps})
+    made = packager.package(str(path), "mcu-cortex-m4", packager.Options(out=tmp_path, rebuild=True, calibration=str(tmp_path / "stream.npz")))
+    assert made.bundle
+    (found,) = tester.test(made.bundle, [device.parse("virtual:cortex-m4")]).reports
+    own = next(c for c in found.comparisons if c.against == "host" and len(c.samples) == 50)
+    assert not found.failure and all(output.max_abs == 0 for output in own.outputs)
+    with bundle.open(made.bundle) as opened:
+        made_steps = [float(opened.golden("host", step, 0).reshape(-1)[0]) for step in range(50)]
+    assert len(set(made_steps)) > 5
+
+
 @pytest.mark.skipif(shutil.which("gcc") is None and not os.environ.get("CI"), reason="gcc is not installed here")
 def test_a_bundle_over_a_noisy_serial_line(tmp_path: Path) -> None:
     """The firmware's own peer with the bundle's model, as a process behind two ptys that lose, flip and repeat bytes."""
