@@ -88,7 +88,8 @@ def close_match(word: str, known: Iterable[str]) -> str:
 
 def first_line(error: BaseException, most: int = 200) -> str:
     """What a foreign exception says, in one line: without ONNX Runtime's status, source lines and signatures, which tell a user nothing."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    first, *more = (str(error).strip() or type(error).__name__).splitlines()
+    text = " ".join([first, *(line.strip() for line in more)]) if first.endswith(":") else first  # what is listed below belongs to it
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"Non-zero status code returned while running (\w+) node\. Name:'(.*?)' Status Message: ", _running, text)
     return re.sub(r"/onnxruntime_src/\S+:\d+ .*?\) (?:\[with [^]]*\] )?", "", text).strip()[:most] or type(error).__name__

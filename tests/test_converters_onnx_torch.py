@@ -45,6 +45,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], list[Any], dict[str, Any], int]] = 
     "split": ("Split", (2, 6), [ints(1, 5)], {"axis": 1}, 2),
     "gather": ("Gather", (4, 5), [ints(0, -1, 2)], {"axis": 0}, 1),
     "resize": ("Resize", (1, 2, 4, 5), [np.array([], np.float32), np.array([1, 1, 2, 2], np.float32)], {"mode": "linear"}, 1),
+    "resize of channels": ("Resize", (1, 2, 4, 5), [np.array([], np.float32), np.array([1, 2, 2, 2], np.float32)], {"nearest_mode": "floor"}, 1),
     "reduce": ("ReduceMean", (2, 3, 4), [], {"axes": [1, 2], "keepdims": 0}, 1),
     "unsqueeze": ("Unsqueeze", (2, 3), [ints(0, 3)], {}, 1),
     "prelu": ("PRelu", (1, 4, 3, 3), [weights(4, 1, 1)], {}, 1),

@@ -6,6 +6,7 @@ import pytest
 from edgekit import formats
 from edgekit.budget import breakdown
 from edgekit.errors import ConversionError, UsageError
+from edgekit.formats import onnx as onnx_reader
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -236,3 +237,33 @@ def test_bytes_beside_the_file_count_as_the_models(tmp_path):
     graph = formats.module("onnx").graph(formats.open(str(tmp_path / "net.onnx")))
     assert graph.file_bytes == sum((tmp_path / name).stat().st_size for name in ("net.onnx", "w.bin"))
     assert sum(row.share for row in breakdown.layers(graph)) == pytest.approx(1)
+
+
+SIZED = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (int64[3] x, float[6] z, int64 d, int64[2] s) => (%s y) <float[2] v = {0, 1}, int64[1] zero = {0}, int64[1] two = {2}, int64 one = {1}> { %s }
+"""
+
+
+@pytest.mark.parametrize(("kind", "body", "said"), [
+    ("float[n,m]", "y = OneHot(x, d, v)", "OneHot in layer y takes it from d"),
+    ("float[n,m]", "most = ReduceMax<keepdims = 0>(x)  depth = Add(most, one)  y = OneHot(x, depth, v)", "OneHot in layer y takes it from depth"),
+    ("float[n,m]", "most = ReduceMax<keepdims = 0>(x)  o = OneHot(x, most, v)  y = Neg(o)", "OneHot in layer o takes it from most"),
+    ("float[n,m]", "y = Reshape(z, s)", "Reshape in layer y takes it from s"),
+    ("float[n,m]", "y = Expand(z, s)", "Expand in layer y takes it from s"),
+    ("float[n]", "e = Slice(s, zero, two)  f = Gather(e, zero)  y = Slice(z, zero, f)", "Slice in layer y takes it from f"),
+])  # fmt: skip
+def test_a_size_that_an_input_gives_is_refused_by_name(kind: str, body: str, said: str) -> None:
+    """It was taken from a run on zeros, or that run's own error was passed on."""
+    with pytest.raises(ConversionError, match=f"the size of the output y depends on values: {said}") as caught:
+        onnx_reader.from_proto(onnx.parser.parse_model(SIZED % (kind, body)), "net", "0", {})
+    assert "only known when it runs" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(("kind", "body", "shape"), [
+    ("float[n,m]", "q = Shape(z)  f = Gather(q, zero)  depth = Squeeze(f, zero)  y = OneHot(x, depth, v)", (3, 6)),
+    ("float[n]", "b = Unsqueeze(d, zero)  e = Add(b, two)  y = Slice(z, b, e)", (2,)),
+])  # fmt: skip
+def test_a_size_that_only_looks_open_is_found(kind: str, body: str, shape: tuple[int, ...]) -> None:
+    model = onnx_reader.from_proto(onnx.parser.parse_model(SIZED % (kind, body)), "net", "0", {})
+    assert model.signature.outputs[0].shape == shape

@@ -10,7 +10,7 @@ import pytest
 
 from edgekit import formats
 from edgekit.formats import onnx as onnx_format
-from edgekit.legalize import onnx_litert, onnx_prepare
+from edgekit.legalize import onnx_litert, onnx_prepare, onnx_resize
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -73,3 +73,25 @@ def test_resizes_of_old_operator_sets_sample_where_they_did(opset: int, kind: st
 
 def test_an_old_resize_that_shrinks_samples_where_it_did() -> None:
     check(resized(10, scales=(1, 1, 0.5, 0.5), mode="nearest"))
+
+
+@pytest.mark.parametrize(("scales", "attributes"), [
+    ((1, 2, 2, 2), {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+    ((2, 1.5, 1, 1), {"mode": "nearest"}), ((1, 2.5, 1, 1), {"mode": "linear"}), ((1, 1.5, 2, 1), {"mode": "linear"}),
+    ((1, 0.5, 1, 1), {"mode": "nearest", "nearest_mode": "ceil"}),
+])  # fmt: skip
+@pytest.mark.parametrize("rules", [onnx_resize.ACROSS, onnx_resize.RARE])
+def test_channels_and_samples_are_resized_as_well(rules: Any, scales: tuple[float, ...], attributes: dict[str, Any]) -> None:
+    source = resized(19, scales=scales, **attributes)
+    made = onnx_resize.written_out(onnx_prepare.prepare(source), rules)
+    feeds = onnx_prepare.random_inputs(source.signature, 0)
+    right = formats.session(source).run(feeds)["y"]
+    got = onnx_format.session(made.model).run({made.inputs[name]: value for name, value in feeds.items()})[made.outputs["y"]]
+    np.testing.assert_allclose(got, right, atol=1e-5)
+    assert "Resize" not in {node.op_type for node in made.model.handle.graph.node}
+
+
+def test_rows_and_columns_are_left_to_a_target_that_takes_every_form() -> None:
+    source = resized(19, mode="nearest", nearest_mode="ceil")
+    made = onnx_resize.written_out(onnx_prepare.prepare(source), onnx_resize.ACROSS)
+    assert [node.op_type for node in made.model.handle.graph.node] == ["Resize"]

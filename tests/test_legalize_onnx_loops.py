@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,63 @@ def test_a_loop_that_values_end_or_that_is_long_stays_one(change: str) -> None:
     proto = onnx.parser.parse_model(text)
     made, count = onnx_loops.unrolled(proto)
     assert count == 0 and made is proto and loops(made) == 1
+
+
+NEST = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[1,4] x) => (float[1,4] y, float[n,1,4] steps)
+<int64 rounds = {%d}, int64 few = {%d}, bool yes = {1}, float scale = {0.5}> {
+  y, steps = Loop <body = step (int64 i, bool going, float[1,4] state) => (bool goes, float[1,4] next, float[1,4] seen) {
+    goes = Identity(going)
+    one = Constant<value = int64 {1}>()
+    times = %s
+    number = Cast<to = 1>(i)
+    inner, rows = Loop <body = second (int64 j, bool on, float[1,4] s) => (bool still, float[1,4] t, float[1,4] r) {
+      still = Identity(on)
+      jn = Cast<to = 1>(j)
+      u = Mul(s, scale)
+      v = Add(u, jn)
+      t = Add(v, number)
+      r = Neg(t)
+    }> (times, yes, state)
+    axes = Constant<value_ints = [0]>()
+    total = ReduceSum<keepdims = 0>(rows, axes)
+    next = Add(inner, total)
+    seen = Neg(next)
+  }> (rounds, yes, x)
+}
+"""
+
+
+def nested_by_hand(x: np.ndarray, rounds: int, times: Callable[[int], int]) -> tuple[np.ndarray, np.ndarray]:
+    state, steps = x, []
+    for i in range(rounds):
+        inner, total = state, np.zeros_like(state)
+        for j in range(times(i)):
+            inner = inner * np.float32(0.5) + j + i
+            total = total - inner
+        state = inner + total
+        steps.append(-state)
+    return state, np.stack(steps)
+
+
+@pytest.mark.parametrize(("rounds", "few", "times", "count"), [(3, 2, "Identity(few)", 4), (3, 2, "Add(i, one)", 4), (8, 8, "Identity(few)", 9)])
+def test_loops_in_a_loop_are_written_out_as_well(rounds: int, few: int, times: str, count: int) -> None:
+    source = onnx_format.from_proto(onnx.parser.parse_model(NEST % (rounds, few, times)), "net", "0", {})
+    made = onnx_prepare.prepare(source)
+    assert loops(made.model.handle) == 0
+    assert f"{count} loops that run a known number of times are written out" in made.notices
+    x = np.random.RandomState(0).randn(1, 4).astype(np.float32)
+    wanted = nested_by_hand(x, rounds, (lambda i: i + 1) if "Add" in times else (lambda i: few))
+    found = onnx_format.session(made.model).run({made.inputs["x"]: x})
+    for name, value in zip(("y", "steps"), wanted, strict=True):
+        np.testing.assert_allclose(found[made.outputs[name]], value, rtol=1e-5)
+
+
+def test_loops_that_multiply_to_too_many_rounds_stay_as_they_are() -> None:
+    proto = onnx.parser.parse_model(NEST % (13, 5, "Identity(few)"))
+    made, count = onnx_loops.unrolled(proto)
+    assert (count, len(made.graph.node)) == (0, 1)
 
 
 def test_the_formats_own_run_agrees() -> None:

@@ -121,7 +121,9 @@ def resize(call: Call) -> Any:
         return F.interpolate(x, wanted[2:], mode="nearest")
     if plain and mode == "linear" and places in ("half_pixel", "pytorch_half_pixel", "align_corners"):
         return F.interpolate(x, wanted[2:], mode="bilinear", align_corners=places == "align_corners")
-    raise call.refuse(f"mode {mode} with coordinates {places}")
+    if x.dim() != 4 or wanted[:2] != list(x.shape[:2]):
+        raise call.refuse(f"a resize from {list(x.shape)} to {wanted}, of other axes than the last two of four,")
+    raise call.refuse(f"mode {mode} with coordinates {places}{' and antialiasing' if text.get('antialias', 0) else ''}")
 
 
 def cast(call: Call) -> Any:

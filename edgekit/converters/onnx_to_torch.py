@@ -9,7 +9,7 @@ from edgekit.errors import ConversionError, require
 from edgekit.formats import Model
 from edgekit.formats._onnx_graph import layer
 from edgekit.formats._torch_program import export
-from edgekit.legalize import onnx_prepare
+from edgekit.legalize import onnx_prepare, onnx_resize
 from edgekit.tensors import Array
 
 SOURCE = "onnx"
@@ -20,7 +20,7 @@ def convert(model: Model, workdir: Path) -> Model:
     """Convert an opened ONNX model of known shapes. Raises `ConversionError` naming operator and layer without translation."""
     del workdir
     torch = require("torch", extra="torch", purpose="converting ONNX to PyTorch")
-    prepared = onnx_prepare.prepare(model)
+    prepared = onnx_resize.written_out(onnx_prepare.prepare(model), onnx_resize.ACROSS)
     graph = prepared.model.handle.graph
     ends = [prepared.inputs[spec.name] for spec in model.signature.inputs], [prepared.outputs[spec.name] for spec in model.signature.outputs]
     examples = onnx_prepare.random_inputs(model.signature, 0)

@@ -102,21 +102,49 @@ def refuse_custom(proto: Any, name: str) -> None:
 _OF_VALUES = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
 """Operators whose result is as long as the values make it."""
 
+_OF_SHAPES = ("Shape", "Size")
+
+_SIZES = {
+    "ConstantOfShape": (0,), "Expand": (1,), "Loop": (0, 1), "OneHot": (1,), "Pad": (1, 3), "Range": (0, 1, 2), "Reshape": (1,), "Resize": (2, 3),
+    "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,), "Unsqueeze": (1,), "Upsample": (1,), "CenterCropPad": (1,),
+}  # fmt: skip
+"""Inputs of an operator that decide the sizes of its results."""
+
 
 def refuse_open_results(proto: Any, outputs: Sequence[str]) -> None:
     """Raise `ConversionError` where one of the `outputs`, whose sizes are unknown, comes from an operator whose result's size depends on values."""
-    makers = {name: node for node in proto.graph.node for name in node.output}
     for output in outputs:
-        waiting, seen = [output], set[str]()
-        while waiting:
-            node = makers.get(waiting.pop())
-            if node is None or node.output[0] in seen:
-                continue
+        for node in _behind(proto, [output]):
             if node.op_type in _OF_VALUES:
                 what = f"the size of the output {output} depends on values: {node.op_type} in layer {layer(node)} decides it"
                 raise ConversionError(what, "end the model before that operator and do its work in the app, on outputs of fixed size")
-            seen.add(node.output[0])
-            waiting += node.input
+
+
+def sized_by_values(proto: Any, outputs: Sequence[str]) -> ConversionError | None:
+    """What to say when the sizes of `outputs`, which are unknown, turn out to vary: the node that takes a size from what the model is given."""
+    given = {value.name for value in proto.graph.input} - {tensor.name for tensor in proto.graph.initializer}
+    for output in outputs:
+        for node in _behind(proto, [output]):
+            for place in _SIZES.get(node.op_type, ()):
+                name = node.input[place] if place < len(node.input) else ""
+                read = {name, *(one for behind in _behind(proto, [name], past=_OF_SHAPES) for one in behind.input)} if name else set()
+                if read & given:
+                    what = f"the size of the output {output} depends on values: {node.op_type} in layer {layer(node)} takes it from {name}"
+                    return ConversionError(what, f"export the model with a constant there: {', '.join(sorted(read & given))} is only known when it runs")
+    return None
+
+
+def _behind(proto: Any, names: Sequence[str], past: Sequence[str] = ()) -> Iterator[Any]:
+    """The nodes that values come from, nearest first; not those of the types `past`, nor what is behind them."""
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    waiting, seen = list(names), set[str]()
+    while waiting:
+        node = makers.get(waiting.pop())
+        if node is None or node.output[0] in seen or node.op_type in past:
+            continue
+        yield node
+        seen.add(node.output[0])
+        waiting += node.input
 
 
 def switch_to_inference(proto: Any, name: str) -> tuple[str, ...]:
@@ -172,3 +200,30 @@ def name_all_axes(proto: Any) -> None:
         idle = any(attribute.name == "noop_with_empty_axes" and attribute.i for attribute in node.attribute)
         if node.op_type.startswith("Reduce") and len(node.input) > 1 and node.input[1] in empty and not idle:
             del node.input[1:]
+
+
+def sort_nodes(graph: Any) -> None:
+    """Put nodes behind those that they read, as the standard asks: some quantizers append theirs at the end. A cycle is left to the checker."""
+    made, placed, order = {name for node in graph.node for name in node.output}, set[str](), list[Any]()
+    waiting = list(graph.node)
+    while waiting:
+        later = []
+        for node in waiting:
+            if all(name in placed or name not in made for name in _read(node)):
+                order.append(node)
+                placed |= set(node.output)
+            else:
+                later.append(node)
+        if len(later) == len(waiting):
+            return
+        waiting = later
+    if any(one is not other for one, other in zip(order, graph.node, strict=True)):
+        copies = [type(node).FromString(node.SerializeToString()) for node in order]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def _read(node: Any) -> set[str]:
+    """What a node reads, in its subgraphs too."""
+    inner = [one for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) for one in graph.node]
+    return {*node.input, *(name for one in inner for name in _read(one))} - {name for one in inner for name in one.output}

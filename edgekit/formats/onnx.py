@@ -10,9 +10,20 @@ from typing import Any
 
 import msgspec
 
+from edgekit import decimals
 from edgekit.errors import ConversionError, UsageError, first_line, require
 from edgekit.formats import Model, Session, Shapes, _onnx_view
-from edgekit.formats._onnx_graph import element_type, name_all_axes, refuse_custom, refuse_open_results, switch_to_inference, tensors, value_shape
+from edgekit.formats._onnx_graph import (
+    element_type,
+    name_all_axes,
+    refuse_custom,
+    refuse_open_results,
+    sized_by_values,
+    sort_nodes,
+    switch_to_inference,
+    tensors,
+    value_shape,
+)
 from edgekit.formats._onnx_width import widened
 from edgekit.formats._source import DYNAMIC, digest_of_files, fix_shapes, image_layout
 from edgekit.graph import Graph
@@ -154,7 +165,7 @@ def _external_files(proto: Any, folder: Path) -> list[Path]:
 
 def _number(entries: dict[str, str], key: str) -> int:
     text = entries.get(key, "0")
-    if not text.isdigit():
+    if not decimals.is_whole(text):
         raise ConversionError(f"external data with the {key} {text!r}")
     return int(text)
 
@@ -177,39 +188,12 @@ def _checked(proto: Any, name: str) -> Any:
     try:
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
-        _sort(proto.graph)
+        sort_nodes(proto.graph)
         if not any(node.domain not in ("", "ai.onnx", "ai.onnx.ml") for node in proto.graph.node):
             onnx.checker.check_model(proto)
     except Exception as error:  # the checker and the inliner raise their own types
         raise ConversionError(f"{name}: not a valid ONNX model: {first_line(error)}", "is the file complete? export it again") from error
     return proto
-
-
-def _sort(graph: Any) -> None:
-    """Put nodes behind those that they read, as the standard asks: some quantizers append theirs at the end. A cycle is left to the checker."""
-    made, placed, order = {name for node in graph.node for name in node.output}, set[str](), list[Any]()
-    waiting = list(graph.node)
-    while waiting:
-        later = []
-        for node in waiting:
-            if all(name in placed or name not in made for name in _read(node)):
-                order.append(node)
-                placed |= set(node.output)
-            else:
-                later.append(node)
-        if len(later) == len(waiting):
-            return
-        waiting = later
-    if any(one is not other for one, other in zip(order, graph.node, strict=True)):
-        copies = [type(node).FromString(node.SerializeToString()) for node in order]
-        del graph.node[:]
-        graph.node.extend(copies)
-
-
-def _read(node: Any) -> set[str]:
-    """What a node reads, in its subgraphs too."""
-    inner = [one for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) for one in graph.node]
-    return {*node.input, *(name for one in inner for name in _read(one))} - {name for one in inner for name in one.output}
 
 
 def _input_specs(proto: Any, name: str) -> tuple[TensorSpec, ...]:
@@ -253,15 +237,32 @@ def _inferred(proto: Any) -> Any:
         return proto
 
 
-def _output_specs(proto: Any, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def _run_shapes(proto: Any, inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...] | None]) -> dict[str, tuple[int, ...] | None]:
+    """The sizes that outputs have when the model runs. Raises `ConversionError` where they depend on values."""
     import numpy as np
 
+    still_open = [name for name, shape in shapes.items() if shape is None or DYNAMIC in shape]
+    refuse_open_results(proto, still_open)
+    by_values = sized_by_values(proto, still_open)
+    runner = _runtime_session(proto, proto.graph.name or "the model")
+    found = list[dict[str, tuple[int, ...] | None]]()
+    for value in (0, 1) if by_values else (0,):
+        try:
+            made = runner.run(list(shapes), {spec.name: np.full(spec.shape, value, spec.dtype) for spec in inputs})
+        except Exception as error:  # onnxruntime raises its own types
+            if not found:
+                raise (by_values or _cannot_run(error)) from error
+        else:
+            found.append({name: tuple(array.shape) for name, array in zip(shapes, made, strict=True)})
+    if by_values and found[0] != found[-1]:
+        raise by_values
+    return dict(found[0])
+
+
+def _output_specs(proto: Any, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     shapes = {value.name: value_shape(value) for value in proto.graph.output}
     if any(shape is None or DYNAMIC in shape for shape in shapes.values()):
-        refuse_open_results(proto, [name for name, shape in shapes.items() if shape is None or DYNAMIC in shape])
-        runner = _runtime_session(proto, proto.graph.name or "the model")
-        values = runner.run(list(shapes), {spec.name: np.zeros(spec.shape, spec.dtype) for spec in inputs})
-        shapes = {name: tuple(value.shape) for name, value in zip(shapes, values, strict=True)}
+        shapes = _run_shapes(proto, inputs, shapes)
     specs = []
     for value in proto.graph.output:
         dtype, shape = element_type(value), shapes[value.name]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from edgekit.formats._onnx_graph import constant, graphs, rename_values
+from edgekit.tensors import Array
 
 MOST_ROUNDS = 64
-"""A loop that runs more often is left: written out it would outgrow the model around it."""
+"""A loop that runs more often, with the loops inside it, is left: written out it would outgrow the model around it."""
 
 
 def unrolled(proto: Any) -> tuple[Any, int]:
-    """A copy with every such Loop of the main graph written out, and how many there were; the graph itself where there is none."""
+    """A copy with every such Loop of the main graph written out, and how many there were; the graph itself where there is none.
+
+    Loops inside them are in the main graph then, to be written out the next time.
+    """
     import onnx
 
     copy = onnx.ModelProto()
@@ -20,8 +25,8 @@ def unrolled(proto: Any) -> tuple[Any, int]:
     count = 0
     for node in copy.graph.node:
         body = next((a.g for a in node.attribute if a.name == "body"), None) if node.op_type == "Loop" else None
-        rounds = _rounds(copy.graph, node, body) if body is not None else None
-        if body is None or rounds is None:
+        rounds = _rounds((copy.graph,), node, body) if body is not None else None
+        if body is None or rounds is None or rounds * _rounds_inside((body, copy.graph), body) > MOST_ROUNDS:
             nodes.append(node)
             continue
         nodes += _written_out(copy.graph, node, body, rounds, f"loop{count}")
@@ -34,17 +39,38 @@ def unrolled(proto: Any) -> tuple[Any, int]:
     return copy, count
 
 
-def _rounds(graph: Any, node: Any, body: Any) -> int | None:
-    """How often a Loop runs; None where values decide, or where it is too often."""
-    limit = constant(graph, node.input[0]) if node.input[0] else None
-    first = constant(graph, node.input[1]) if node.input[1] else True
+def _rounds(scopes: Sequence[Any], node: Any, body: Any) -> int | None:
+    """How often a Loop of the first scope runs; None where values decide, or where it is too often."""
+    limit = _known(scopes, node.input[0]) if node.input[0] else None
+    first = _known(scopes, node.input[1]) if node.input[1] else True
     if limit is None or first is None or not bool(first) or not 0 < int(limit) <= MOST_ROUNDS:
         return None
     goes_on, makers = body.output[0].name, {name: one for one in body.node for name in one.output}
     while goes_on in makers and makers[goes_on].op_type == "Identity":
         goes_on = makers[goes_on].input[0]
-    always = constant(body, goes_on) if goes_on in makers or any(t.name == goes_on for t in body.initializer) else constant(graph, goes_on)
+    always = _known((body, *scopes), goes_on)
     return int(limit) if goes_on == body.input[1].name or (always is not None and bool(always)) else None
+
+
+def _rounds_inside(scopes: Sequence[Any], graph: Any) -> int:
+    """How often the Loops of a body run in one of its rounds, those inside them included; at least 1. One that is not known counts as 1."""
+    total = 0
+    for node in graph.node:
+        body = next((a.g for a in node.attribute if a.name == "body"), None) if node.op_type == "Loop" else None
+        if body is not None:
+            total += (_rounds(scopes, node, body) or 1) * _rounds_inside((body, *scopes), body)
+    return max(total, 1)
+
+
+def _known(scopes: Sequence[Any], name: str) -> Array | None:
+    """The value of a constant, of the innermost graph that has it."""
+    for place, graph in enumerate(scopes):
+        if (found := constant(graph, name)) is not None:
+            return found
+        maker = next((node for node in graph.node if name in node.output), None)
+        if maker is not None and maker.op_type == "Identity":
+            return _known(scopes[place + 1 :], maker.input[0])
+    return None
 
 
 def _written_out(graph: Any, node: Any, body: Any, rounds: int, prefix: str) -> list[Any]:

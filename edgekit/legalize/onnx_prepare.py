@@ -37,9 +37,11 @@ def prepare(source: Model) -> Prepared:
     """The prepared graph of an opened ONNX model. Raises `ConversionError` when it does not compute the same."""
     raised, notices = _raised(source.handle)
     proto, more = _plain(raised, source.signature)
-    proto, loops = onnx_loops.unrolled(proto)
+    loops = 0
+    while (written := onnx_loops.unrolled(proto))[1]:  # the loops inside a loop are in the main graph then
+        loops += written[1]
+        proto, more = _plain(written[0], source.signature)
     if loops:
-        proto, more = _plain(proto, source.signature)
         more = (*more, f"{loops} loops that run a known number of times are written out")
     onnx_pads.write_out(proto)
     names = _safe_names(proto)

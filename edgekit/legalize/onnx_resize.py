@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from edgekit.errors import require
+from edgekit.legalize import onnx_rules
+from edgekit.legalize.onnx_prepare import Prepared
 from edgekit.legalize.onnx_rules import Rule
 from edgekit.legalize.onnx_values import array, attribute, constant, shape
 from edgekit.tensors import Array
@@ -51,6 +54,8 @@ def _exact(op: Any, x: Any, out: Any) -> Any:
     place, how = attribute(node, "coordinate_transformation_mode", "half_pixel"), attribute(node, "nearest_mode", "round_prefer_floor")
     scales = _scales(node, before, after)
     found = [neighbors(b, a, s, place, how) for b, a, s in zip(before, after, scales, strict=True)]
+    if _across(before, after):
+        return _gathered(op, x, before, found)
     for other in (("asymmetric", "floor"), ("half_pixel", "round_prefer_ceil")):
         ratios = [a / b for a, b in zip(after, before, strict=True)]
         if found == [neighbors(b, a, r, *other) for b, a, r in zip(before, after, ratios, strict=True)]:
@@ -59,6 +64,11 @@ def _exact(op: Any, x: Any, out: Any) -> Any:
             sizes = constant(op, after, "int64")
             return op.Resize(x, None, None, sizes, mode="nearest", coordinate_transformation_mode=other[0], nearest_mode=other[1])
     return _gathered(op, x, before, found)
+
+
+def _across(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether channels or samples are resized as well, which few targets do."""
+    return tuple(before[:-2]) != tuple(after[:-2])
 
 
 def _gathered(op: Any, x: Any, before: Sequence[int], found: Sequence[tuple[int, ...] | None]) -> Any:
@@ -106,25 +116,34 @@ def _interpolated(op: Any, x: Any, out: Any) -> Any:
     ):
         return None
     changed = [axis for axis in range(len(before)) if before[axis] != after[axis]]
-    if not changed or any(axis < len(before) - 2 for axis in changed) or before[-1] * before[-2] > MOST_PLACES:
+    if not changed or math.prod(before[-2:]) > MOST_PLACES:
         return None
-    scales, result = _scales(node, before, after), x
+    scales, result, last = _scales(node, before, after), x, len(before) - 1
     for axis in changed:
         weights = constant(op, interpolation(node, before[axis], after[axis], scales[axis]))
-        if axis == len(before) - 1:
+        if axis == last:
             result = op.MatMul(result, weights)
         else:
-            turn = [*range(len(before) - 2), len(before) - 1, len(before) - 2]
+            turn = [{axis: last, last: axis}.get(place, place) for place in range(len(before))]
             result = op.Transpose(op.MatMul(op.Transpose(result, perm=turn), weights), perm=turn)
     return result
 
 
 def _rarely_known(op: Any, x: Any, out: Any) -> Any:
     """As products where the form is one that few runtimes know."""
-    node = out.producer()
+    node, before, after = out.producer(), shape(x), shape(out)
     rare = attribute(node, "antialias", 0) or attribute(node, "exclude_outside", 0)
     symmetric = attribute(node, "coordinate_transformation_mode", "half_pixel") == "half_pixel_symmetric"
-    return _interpolated(op, x, out) if rare or symmetric else None
+    across = before is not None and after is not None and _across(before, after)
+    return _interpolated(op, x, out) if rare or symmetric or across else None
+
+
+def _of_any_axis(op: Any, x: Any, out: Any) -> Any:
+    """Where channels or samples are resized as well."""
+    before, after = shape(x), shape(out)
+    if before is None or after is None or not _across(before, after):
+        return None
+    return _exact(op, x, out) if attribute(out.producer(), "mode", "nearest") == "nearest" else _interpolated(op, x, out)
 
 
 def interpolation(node: Any, count: int, result: int, scale: float) -> Array:
@@ -157,3 +176,17 @@ RULES = (*NEAREST, _rule("resize-interpolation", _interpolated, _PRODUCTS, "MatM
 
 RARE = (*NEAREST, _rule("resize-interpolation", _rarely_known, _PRODUCTS, "MatMul", "Transpose"))
 """For a target that takes linear and cubic interpolation in all but rare forms."""
+
+ACROSS = (NEAREST[0], _rule("resize-across", _of_any_axis, "the target resizes rows and columns only", "Gather", "MatMul", "Transpose"))
+"""For a target that takes every form, of rows and columns."""
+
+
+def written_out(prepared: Prepared, rules: Sequence[Rule]) -> Prepared:
+    """The prepared model with `rules` applied, each told in a notice."""
+    model, notices = prepared.model, prepared.notices
+    for rule in rules:
+        if any(node.op_type == "Resize" for node in model.handle.graph.node):
+            proto, count = onnx_rules.apply(rule, model.handle)
+            model = dataclasses.replace(model, handle=proto) if count else model
+            notices = (*notices, f"{rule.name}: {count} x: {rule.reason}") if count else notices
+    return dataclasses.replace(prepared, model=model, notices=notices)

@@ -154,8 +154,10 @@ def _transposed(_view: View, operator: Operator) -> str | None:
     return "it takes no dilated kernel" if dilated else None
 
 
-def _interpolation(_view: View, operator: Operator) -> str | None:
-    attributes = operator.attributes
+def _interpolation(view: View, operator: Operator) -> str | None:
+    attributes, before, after = operator.attributes, view.data(operator)[0].shape, view.output(operator).shape
+    if len(before) == len(after) and before[:-2] != after[:-2]:
+        return "it resizes rows and columns only, not channels or samples"
     if attributes.get("antialias", 0):
         return "it has no antialiasing"
     some = attributes.get("axes") or attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch"
