@@ -14,8 +14,8 @@ from edgekit.qdq import protos
 onnx = pytest.importorskip("onnx")
 
 F = np.float32
-VALUES = {"k": F(2), "w": np.zeros((4, 2, 3, 3), F), "s": np.array([1, 1, 0.6, 0.6], F), "t": np.array([1, 1, 2, 2], F), "c": np.array([1, 2, 2, 2], F), "g": np.ones(8, F),
-          "i": np.zeros((1, 1, 1, 1), np.int64), "u": np.zeros((1, 1, 1, 1), F), "n": np.ones((4, 1, 1), F),
+VALUES = {"k": F(2), "w": np.zeros((4, 2, 3, 3), F), "s": np.array([1, 1, 0.6, 0.6], F), "t": np.array([1, 1, 2, 2], F), "c": np.array([1, 2, 2, 2], F),
+          "g": np.ones(8, F), "i": np.zeros((1, 1, 1, 1), np.int64), "u": np.zeros((1, 1, 1, 1), F), "n": np.ones((4, 1, 1), F),
           "one": np.ones((1, 3), F), "eight": np.ones((8, 3), F)}  # fmt: skip
 
 
@@ -31,7 +31,8 @@ def verdict(body: str, kind: str) -> str:
 @pytest.mark.parametrize(("kind", "body", "words", "beside"), [
     ("Resize", "y = Resize (x, , t)", "other neighbors", 'y = Resize <nearest_mode = "round_prefer_ceil"> (x, , t)'),
     ("Resize", 'y = Resize <mode = "linear"> (x, , s)', "the ratio of the sizes", 'y = Resize <mode = "linear"> (x, , t)'),
-    ("Resize", 'y = Resize <nearest_mode = "round_prefer_ceil"> (x, , c)', "rows and columns only", 'y = Resize <nearest_mode = "round_prefer_ceil"> (x, , t)'),
+    ("Resize", 'y = Resize <nearest_mode = "round_prefer_ceil"> (x, , c)', "rows and columns only",
+     'y = Resize <nearest_mode = "round_prefer_ceil"> (x, , t)'),
     ("AveragePool", "y = AveragePool <kernel_shape = [3, 3], ceil_mode = 1> (x)", "another count", "y = AveragePool <kernel_shape = [3, 3]> (x)"),
     ("AveragePool", "y = AveragePool <kernel_shape = [3, 3], pads = [2, 2, 2, 2]> (x)", "ends the simulator",
      "y = AveragePool <kernel_shape = [3, 3], pads = [2, 2, 2, 2], count_include_pad = 1> (x)"),

@@ -130,7 +130,8 @@ def sized_by_values(proto: Any, outputs: Sequence[str]) -> ConversionError | Non
                 read = {name, *(one for behind in _behind(proto, [name], past=_OF_SHAPES) for one in behind.input)} if name else set()
                 if read & given:
                     what = f"the size of the output {output} depends on values: {node.op_type} in layer {layer(node)} takes it from {name}"
-                    return ConversionError(what, f"export the model with a constant there: {', '.join(sorted(read & given))} is only known when it runs")
+                    hint = f"export the model with a constant there: {min(read & given)} is only known when it runs"
+                    return ConversionError(what, hint)
     return None
 
 
