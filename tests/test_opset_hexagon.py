@@ -14,8 +14,9 @@ from edgekit.qdq import protos
 onnx = pytest.importorskip("onnx")
 
 F = np.float32
-VALUES = {"k": F(2), "w": np.zeros((4, 2, 3, 3), F), "s": np.array([1, 1, 0.6, 0.6], F), "t": np.array([1, 1, 2, 2], F), "c": np.array([1, 2, 2, 2], F),
-          "g": np.ones(8, F), "i": np.zeros((1, 1, 1, 1), np.int64), "u": np.zeros((1, 1, 1, 1), F), "n": np.ones((4, 1, 1), F),
+VALUES = {"k": F(2), "w": np.zeros((4, 2, 3, 3), F), "s": np.array([1, 1, 0.6, 0.6], F), "t": np.array([1, 1, 2, 2], F),
+          "c": np.array([1, 2, 2, 2], F), "g": np.ones(8, F),
+          "i": np.zeros((1, 1, 1, 1), np.int64), "u": np.zeros((1, 1, 1, 1), F), "n": np.ones((4, 1, 1), F),
           "one": np.ones((1, 3), F), "eight": np.ones((8, 3), F)}  # fmt: skip
 
 
