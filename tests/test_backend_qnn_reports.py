@@ -233,3 +233,15 @@ def test_a_refusal_says_why_and_what_to_do(target_name, net, operator, told, tmp
     make = qnn.prepare(formats.open(str(tmp_path / "net.onnx")), Context(target.load(target_name), [sample], tmp_path))
     with pytest.raises(ConversionError, match=f"does not take {operator.split()[0]} in layer y.*{told}"):
         make(Candidate("a16w8", "nearest"))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "a16w8"])
+@pytest.mark.parametrize(("form", "stride"), [("kernel_shape = [2, 2], p = 1", 1), ("kernel_shape = [2, 2], strides = [2, 2], p = 1", 2)])
+def test_a_pool_of_the_first_norm_sums_magnitudes(form, stride, precision, tmp_path):
+    samples = [normal(1, 4, 8, 8, seed=seed) for seed in range(4)]
+    size = 8 if stride == 1 else 4
+    path = write(tmp_path, f"(float[1, 4, 8, 8] x) => (float[1, 4, {size - (stride == 1)}, {size - (stride == 1)}] y) {{ y = LpPool <{form}> (x) }}")
+    got = qnn.emulate(build(path, precision, samples)).run({"x": samples[0]})["y"]
+    windows = np.lib.stride_tricks.sliding_window_view(np.abs(samples[0].astype(np.float64)), (2, 2), (2, 3))[:, :, ::stride, ::stride]
+    right = windows.sum((-2, -1))
+    assert np.abs(got - right).max() < 1e-3 * right.max()  # half precision's step is 2^-11

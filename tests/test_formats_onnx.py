@@ -260,6 +260,15 @@ def test_a_size_that_an_input_gives_is_refused_by_name(kind: str, body: str, sai
     assert "only known when it runs" in (caught.value.hint or "")
 
 
+def test_a_run_that_fails_names_the_size_that_an_input_gives() -> None:
+    text = SIZED % ("float[3]", "o = OneHot(x, d, v)  axes = Constant<value_ints = [1]>()  y = ReduceSum<keepdims = 0>(o, axes)")
+    model = onnx_reader.from_proto(onnx.parser.parse_model(text), "net", "0", {})
+    feeds = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in model.signature.inputs}
+    with pytest.raises(ConversionError, match="Depth is negative; a size depends on values: OneHot in layer o takes it from d"):
+        formats.session(model).run(feeds)
+    assert formats.session(model).run(feeds | {"d": np.array(4)})["y"].shape == (3,)
+
+
 @pytest.mark.parametrize(("kind", "body", "shape"), [
     ("float[n,m]", "q = Shape(z)  f = Gather(q, zero)  depth = Squeeze(f, zero)  y = OneHot(x, depth, v)", (3, 6)),
     ("float[n]", "b = Unsqueeze(d, zero)  e = Add(b, two)  y = Slice(z, b, e)", (2,)),

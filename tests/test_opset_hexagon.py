@@ -38,6 +38,7 @@ def verdict(body: str, kind: str) -> str:
     ("AveragePool", "y = AveragePool <kernel_shape = [3, 3], pads = [2, 2, 2, 2]> (x)", "ends the simulator",
      "y = AveragePool <kernel_shape = [3, 3], pads = [2, 2, 2, 2], count_include_pad = 1> (x)"),
     ("LpPool", "y = LpPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x)", "with padding", "y = LpPool <kernel_shape = [3, 3]> (x)"),
+    ("LpPool", "y = LpPool <kernel_shape = [3, 3], p = 3> (x)", "p = 1 or 2", "y = LpPool <kernel_shape = [3, 3], p = 1> (x)"),
     ("ConvTranspose", "y = ConvTranspose <strides = [2, 2], output_padding = [1, 1]> (x, w)", "further than the kernel",
      "y = ConvTranspose <strides = [2, 2], output_padding = [1, 1], pads = [1, 1, 1, 1]> (x, w)"),
     ("Softmax", "a = Mul (x, k) r = Relu (a) y = Softmax (r)", "before the ReLU", "a = Mul (x, k) r = Sigmoid (a) y = Softmax (r)"),

@@ -122,16 +122,23 @@ def refuse_open_results(proto: Any, outputs: Sequence[str]) -> None:
 
 def sized_by_values(proto: Any, outputs: Sequence[str]) -> ConversionError | None:
     """What to say when the sizes of `outputs`, which are unknown, turn out to vary: the node that takes a size from what the model is given."""
+    found = size_from_input(proto, outputs)
+    if found is None:
+        return None
+    output, said, given = found
+    hint = f"export the model with a constant there: {given} is only known when it runs"
+    return ConversionError(f"the size of the output {output} depends on values: {said}", hint)
+
+
+def size_from_input(proto: Any, outputs: Sequence[str]) -> tuple[str, str, str] | None:
+    """The first of `outputs` behind a node that takes a size from the values of an input, that node in words, and the input; None where none is."""
     given = {value.name for value in proto.graph.input} - {tensor.name for tensor in proto.graph.initializer}
     for output in outputs:
         for node in _behind(proto, [output]):
-            for place in _SIZES.get(node.op_type, ()):
-                name = node.input[place] if place < len(node.input) else ""
-                read = {name, *(one for behind in _behind(proto, [name], past=_OF_SHAPES) for one in behind.input)} if name else set()
+            for name in (node.input[place] for place in _SIZES.get(node.op_type, ()) if place < len(node.input) and node.input[place]):
+                read = {name, *(one for behind in _behind(proto, [name], past=_OF_SHAPES) for one in behind.input)}
                 if read & given:
-                    what = f"the size of the output {output} depends on values: {node.op_type} in layer {layer(node)} takes it from {name}"
-                    hint = f"export the model with a constant there: {min(read & given)} is only known when it runs"
-                    return ConversionError(what, hint)
+                    return output, f"{node.op_type} in layer {layer(node)} takes it from {name}", min(read & given)
     return None
 
 

@@ -18,6 +18,7 @@ from edgekit.formats._onnx_graph import (
     name_all_axes,
     refuse_custom,
     refuse_open_results,
+    size_from_input,
     sized_by_values,
     sort_nodes,
     switch_to_inference,
@@ -81,7 +82,7 @@ def _in_float32(spec: TensorSpec) -> TensorSpec:
 
 def session(model: Model) -> Session:
     """Run in onnxruntime on the CPU: one thread, sequential, only exact graph optimizations."""
-    return OnnxSession(_runtime_session(model.handle, model.name), model.signature, _cannot_run)
+    return OnnxSession(_runtime_session(model.handle, model.name), model.signature, lambda error: _cannot_run(error, model.handle))
 
 
 def graph(model: Model) -> Graph:
@@ -120,9 +121,12 @@ class OnnxSession:
         return dict(zip(wanted, values, strict=True))
 
 
-def _cannot_run(error: Exception) -> ConversionError:
-    hint = "does it run in onnxruntime alone, with inputs of these shapes?"
-    return ConversionError(f"onnxruntime could not run the model: {first_line(error)}", hint)
+def _cannot_run(error: Exception, proto: Any) -> ConversionError:
+    what, hint = f"onnxruntime could not run the model: {first_line(error)}", "does it run in onnxruntime alone, with inputs of these shapes?"
+    sized = size_from_input(proto, [value.name for value in proto.graph.output])
+    if sized is None:
+        return ConversionError(what, hint)
+    return ConversionError(f"{what.rstrip('.')}; a size depends on values: {sized[1]}", f"export the model with a constant in place of {sized[2]}")
 
 
 def _runtime_session(proto: Any, name: str) -> Any:
@@ -251,7 +255,7 @@ def _run_shapes(proto: Any, inputs: Sequence[TensorSpec], shapes: Mapping[str, t
             made = runner.run(list(shapes), {spec.name: np.full(spec.shape, value, spec.dtype) for spec in inputs})
         except Exception as error:  # onnxruntime raises its own types
             if not found:
-                raise (by_values or _cannot_run(error)) from error
+                raise (by_values or _cannot_run(error, proto)) from error
         else:
             found.append({name: tuple(array.shape) for name, array in zip(shapes, made, strict=True)})
     if by_values and found[0] != found[-1]:

@@ -183,8 +183,8 @@ def _one_hot(_view: View, _operator: Operator) -> str | None:
 
 def _lp_form(_view: View, operator: Operator) -> str | None:
     attributes = operator.attributes
-    odd = attributes.get("p", 2) != 2 or attributes.get("ceil_mode", 0) or any(size != 1 for size in attributes.get("dilations", ()))
-    return "it takes p = 2, and neither dilations nor ceil_mode: write powers, an average pool and a root" if odd else None
+    odd = attributes.get("p", 2) not in (1, 2) or attributes.get("ceil_mode", 0) or any(size != 1 for size in attributes.get("dilations", ()))
+    return "it takes p = 1 or 2, and neither dilations nor ceil_mode: write powers, an average pool and a root" if odd else None
 
 
 def _prelu(view: View, operator: Operator) -> str | None:
