@@ -145,4 +145,40 @@ def test_which_way_fits_is_said_where_memory_is_limited(flash: int | None, sram:
     from edgekit.budget import Limits
 
     limits = Limits(max_flash_bytes=flash, max_sram_bytes=sram)
-    assert weigh._fitting({"one": (10, 20), "two": (20, 10)}, limits) == said
+    needs = "one needs less flash, two needs less SRAM and instructions"
+    found = weigh.compared(weigh.Way("one", 10, 20, 2000), weigh.Way("two", 20, 10, 1000, flash_kind="estimated"), limits)
+    assert found == f"one: flash 10 bytes, SRAM 20, 2,000 instructions; two: flash 20 bytes (estimated), SRAM 10, 1,000 instructions: {needs}{said}"
+
+
+def test_what_was_not_counted_is_not_compared() -> None:
+    from edgekit.backends.micro_c import weigh
+    from edgekit.budget import Limits
+
+    said = weigh.compared(weigh.Way("one", 10, 10, 2000), weigh.Way("two", 10, 10, uncounted="no source"), Limits())
+    assert said.endswith("instructions not counted (no source): they need the same")
+
+
+@pytest.mark.slow
+@needs_emulator
+def test_instructions_of_an_inference_are_counted_on_the_emulated_core(tmp_path: Path) -> None:
+    from edgekit import device, tester
+
+    micro_nets.classifier(tmp_path / "net.tflite")
+    np.savez(tmp_path / "data.npz", image=np.random.default_rng(1).normal(size=(8, 8, 8, 3)).astype(np.float32))
+    options = packager.Options(out=tmp_path, rebuild=True, calibration=str(tmp_path / "data.npz"))
+    outcome = packager.package(str(tmp_path / "net.tflite"), "mcu-cortex-m0plus-c", options)
+    assert outcome.bundle
+    (said,) = (notice for notice in outcome.manifest.notices if notice.startswith("generated C: "))
+    counted = int(said.split(" instructions")[0].rpartition(", ")[2].replace(",", ""))
+    (found,) = tester.test(outcome.bundle, [device.parse("virtual:cortex-m0")]).reports
+    assert found.conditions and abs(found.conditions.counters["instructions"] - counted) < 0.05 * counted
+
+
+@pytest.mark.parametrize(
+    ("target", "said"), [("mcu-cortex-m0plus-c", "virtual:cortex-m0"), ("mcu-cortex-m55", "virtual:cortex-m55"), ("mcu-esp32s3", "local:")]
+)
+def test_the_device_that_is_named_next_is_one_that_runs_it(target: str, said: str) -> None:
+    from edgekit.cli import package_view
+    from edgekit.target import load
+
+    assert package_view._core(load(target)) == said

@@ -11,7 +11,9 @@ from edgekit.opset import Verdict
 from edgekit.packager import Outcome
 from edgekit.planner import Plan, Point
 from edgekit.report.wording import size
+from edgekit.target import Target
 from edgekit.transports import virtual
+from edgekit.virtual.cortex_m.boards import EMULATED
 
 _WORST = 10
 
@@ -97,10 +99,11 @@ def _left(verdicts: list[Verdict]) -> str:
     return f"; not: {', '.join(f'{count} {kind}' for kind, count in sorted(left.items()))}" if left else ""
 
 
-def _core(manifest: Manifest) -> str:
-    if "npu" in manifest.target.options:
+def _core(target: Target) -> str:
+    if "npu" in target.options:
         return "serial:PORT"
-    core = manifest.target.options.get("core", "")
+    core = target.options.get("core", "")
+    core = EMULATED.get(core, core)
     return f"virtual:{core}" if core in virtual.DEVICES else "local:"
 
 
@@ -108,5 +111,5 @@ def _device(manifest: Manifest) -> str:
     target = manifest.target
     simulated = {"onnxruntime-qnn": f"virtual:{target.name}", "dpu": "virtual:dpu", "coreml": "virtual:coreml"}.get(target.runtime.name)
     if simulated or target.os == "none":
-        return simulated or _core(manifest)
+        return simulated or _core(target)
     return {"android": "virtual:android-arm64  # or adb: for the phone on the cable", "linux": "ssh:USER@HOST"}.get(target.os, "local:")

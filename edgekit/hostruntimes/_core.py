@@ -32,6 +32,8 @@ Build = Callable[[Path, Board, Path, int], build.Firmware]
 
 def open(job: Job, make: Build, version: str = "", options: tuple[str, ...] = ()) -> Runtime:
     """Find compiler and emulator. Raises `RunnerError`: stage `library` when one is absent, `prepare` for another core or option."""
+    if job.accelerator == "cpu":
+        raise RunnerError(f"{job.runtime} runs on a microcontroller's core, not on this machine: --device virtual:cortex-m4", stage="prepare")
     if job.accelerator not in BOARDS:
         raise RunnerError(f"there is no emulated core {job.accelerator!r}; there are {', '.join(BOARDS)}", stage="prepare")
     check_options(job, ("stack_bytes", *options))

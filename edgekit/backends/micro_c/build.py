@@ -57,7 +57,7 @@ def _finish(made: Artifact, graph: Graph, context: Context) -> Artifact:
         ends.wrap(place, signature, arena, around, cmsis_nn=(place / "third_party").is_dir())
     artifact = dataclasses.replace(made, path=folder, format="micro-c")
     proof = host.prove(dataclasses.replace(artifact, path=twin(folder)), made.path, context.calibration[:PROOFS], PROOFS)
-    parts, said = weigh.parts(artifact, made, graph, context.target, context.limits)
+    parts, said = weigh.parts(artifact, made, graph, context.target, context.limits, next(iter(context.calibration), None))
     return dataclasses.replace(artifact, parts=parts, notices=(*made.notices, proof, *said))
 
 

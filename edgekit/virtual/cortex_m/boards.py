@@ -66,6 +66,9 @@ BOARDS = {
 }
 """Core -> its board."""
 
+EMULATED = {"cortex-m0plus": "cortex-m0"}
+"""Core -> the one that stands for it, where QEMU has none: the same instructions."""
+
 PROGRAMS = {"arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi", "qemu-system-arm": "qemu-system-arm"}
 """What building and running firmware needs: program -> the Debian packages that hold it."""
 
