@@ -10,14 +10,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
 import filelock
 import msgspec
 
-from edgekit import device, places, plugins, target
+from edgekit import device, interruption, places, plugins, target
 from edgekit.device import Unit
 from edgekit.errors import DeviceError, EdgekitError, UsageError, close_match
 from edgekit.transports import Link, foreign
@@ -114,6 +114,7 @@ def lease(unit: Unit, wait_s: float = DEFAULT_WAIT_S, limit_s: float = DEFAULT_L
     while (held := _acquire(folder, unit, limit_s)) is None:
         if time.monotonic() >= deadline:
             raise _busy(unit, folder, wait_s)
+        interruption.check()
         time.sleep(_POLL_S)
     lock, record, owner = held
     try:
@@ -134,12 +135,16 @@ def holders(unit: Unit) -> tuple[Owner, ...]:
 
 def run_many(units: Sequence[Unit], work: Callable[[Unit], T], parallel: int = 0) -> list[T | EdgekitError]:
     """Do `work` for each unit, `parallel` at once (0: all); what edgekit raises for one unit is its result. Results are in the order of `units`."""
+    if len(units) == 1:
+        return [_guarded(work, units[0])]
     with ThreadPoolExecutor(max_workers=min(parallel or len(units), len(units)) or 1) as pool:
         futures = [pool.submit(_guarded, work, unit) for unit in units]
         try:
             return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            with interruption.asked():  # each leaves its device as it found it
+                wait(futures)
             raise
 
 

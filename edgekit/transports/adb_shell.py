@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 
+from edgekit import interruption
 from edgekit.transports.staged import Completed
 
 STDIN, STDOUT, STDERR, EXIT, CLOSE_STDIN = range(5)
@@ -46,8 +47,12 @@ def _read(channel: socket.socket, size: int, deadline: float) -> bytes:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        channel.settimeout(left)
-        chunk = channel.recv(size - len(data))
+        channel.settimeout(min(left, interruption.SLICE_S))
+        try:
+            chunk = channel.recv(size - len(data))
+        except TimeoutError:
+            interruption.check()
+            continue
         if not chunk:
             raise EOFError("the link closed")
         data += chunk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from edgekit import interruption
 from edgekit.errors import DeviceError, EdgekitError, first_line
 from edgekit.transports import Facts, Link, folders
 from edgekit.transports.failures import Retry, failure
@@ -54,9 +56,14 @@ class _Plugged(msgspec.Struct, frozen=True):
             except BaseException as error:  # sys.exit in a plug-in ends its work, not the other devices'
                 done.set_exception(error)
 
-        threading.Thread(target=run, name=f"transport {self.name}", daemon=True).start()
+        thread = threading.Thread(target=run, name=f"transport {self.name}", daemon=True)
+        thread.start()
+        deadline = time.monotonic() + limit_s
         try:
-            return done.result(limit_s)
+            while (left_s := deadline - time.monotonic()) > 0 and thread.is_alive():
+                interruption.check()
+                thread.join(min(left_s, interruption.SLICE_S))
+            return done.result(0)
         except BaseException as error:
             if not done.done():
                 if too_late:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from edgekit import interruption
 from edgekit.job import RESULT_FILE
 from edgekit.transports import Facts, folders
 from edgekit.transports.failures import Bytes, failure, parse_options
@@ -123,6 +124,7 @@ class IosLink:
             if waited >= timeout_s:
                 what = f"the app wrote no result within {timeout_s:g} s"
                 raise failure(self._name, "hung", what, "is the phone unlocked and the app in front? raise --timeout, or use a smaller model")
+            interruption.check()
             self._wait(POLL_S)
             waited += POLL_S
 

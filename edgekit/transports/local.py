@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import msgspec
 
+from edgekit import interruption
 from edgekit.errors import DeviceError, RunnerError, UsageError
 from edgekit.job import RESULT_FILE
 from edgekit.transports import Facts, folders, streams
@@ -90,10 +92,15 @@ def _run(command: list[str], folder: Path, timeout_s: float, talk: IO[bytes]) ->
     libraries = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=talk, stderr=talk, start_new_session=True)
+    deadline = time.monotonic() + timeout_s
     try:
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired as error:
-        raise failure(DEVICE, "hung", f"the run did not end within {timeout_s:g} s", "raise --timeout, or use a smaller model") from error
+        while True:
+            interruption.check()
+            left_s = deadline - time.monotonic()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(max(0.0, min(left_s, interruption.SLICE_S)))
+            if left_s <= 0:
+                raise failure(DEVICE, "hung", f"the run did not end within {timeout_s:g} s", "raise --timeout, or use a smaller model")
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Sequence
 
+from edgekit import interruption
 from edgekit.errors import RunnerError
 from edgekit.transports import framing
 from edgekit.transports.failures import failure
@@ -92,6 +93,7 @@ class Peer:
             answer = self._wait(request)
             if answer is not None:
                 return self._checked(answer)
+            interruption.check()
         raise failure(self._tty.device, "hung", f"no answer to request {kind} after {self._attempts} attempts", "is the firmware running?")
 
     def _wait(self, request: Frame) -> Frame | None:

@@ -10,6 +10,8 @@ import threading
 import time
 from typing import IO
 
+from edgekit import interruption
+
 TAIL_BYTES = 4 << 20
 
 
@@ -84,9 +86,13 @@ class Tail:
 
     def text(self, limit_s: float) -> str:
         """What came, once the pipe has ended. Raises `TimeoutError` when it has not after `limit_s`."""
-        self._thread.join(max(0.0, limit_s))
-        if self._thread.is_alive():
-            raise TimeoutError
+        deadline = time.monotonic() + limit_s
+        while self._thread.is_alive():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            interruption.check()
+            self._thread.join(min(left_s, interruption.SLICE_S))
         return self._kept.decode("utf-8", "replace")
 
     def _read(self) -> None:
