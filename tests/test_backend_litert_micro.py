@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit import bundle, packager
+from edgekit import bundle, device, packager
 from edgekit.backends.litert_micro import resolver
-from edgekit.budget import Limits, memory, tflm_scratch
+from edgekit.budget import Limits, boards, memory, tflm_scratch
 from edgekit.embed import tflm as firmware
 from edgekit.errors import ConversionError, UsageError
 from edgekit.formats import tflite, tflm, tflm_arena
+from edgekit.target import load
 from tests import micro_nets
 from tests.micro_nets import before_the_sigmoid
 from tests.tflite_build import Net
@@ -170,6 +171,18 @@ def test_an_unknown_board_or_one_of_another_core_is_refused(tmp_path: Path) -> N
     assert "nrf52840" in (caught.value.hint or "")
     with pytest.raises(UsageError, match="is no board for mcu-cortex-m4"):
         package(path, tmp_path, board="rp2040")
+
+
+def test_limits_beside_a_board_are_its_own_where_none_is_given() -> None:
+    target, board = load("mcu-cortex-m4"), device.models()["nrf52840"]
+    assert boards.within(Limits(), board.name, target) == Limits(max_flash_bytes=board.flash_bytes, max_sram_bytes=board.sram_bytes)
+    assert boards.within(Limits(max_sram_bytes=0), board.name, target).max_sram_bytes == 0
+
+
+@pytest.mark.parametrize(("limits", "board", "option"), [(Limits(max_sram_bytes=9), "", "--max-sram"), (Limits(), "nrf52840", "--board")])
+def test_flash_and_sram_bound_microcontrollers_alone(limits: Limits, board: str, option: str) -> None:
+    with pytest.raises(UsageError, match=f"android-arm64 is no microcontroller: {option}"):
+        boards.within(limits, board, load("android-arm64"))
 
 
 def test_every_operator_of_the_file_is_registered_with_its_versions(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Peak(msgspec.Struct, frozen=True):
     @property
     def suggestion(self) -> str:
         """What would lower it."""
-        return "a smaller input, a larger stride in the layers before it, or fewer channels there; at most the two or three tensors named count"
+        return "a smaller input, a larger stride in the layers before it, or fewer channels there: the tensors named count"
 
 
 def peak(graph: Graph) -> Peak | None:

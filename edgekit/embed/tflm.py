@@ -130,8 +130,12 @@ extern "C" int edgekit_model_init(void) {
   if (allocator == nullptr) return EDGEKIT_ERROR_ARENA;
   tflite::MicroResourceVariables *variables = nullptr;
   if (@STATEFUL@) variables = tflite::MicroResourceVariables::Create(allocator, @VARIABLES@);
-  interpreter = new (place) tflite::MicroInterpreter(model, *registered, allocator, variables);
-  if (interpreter->AllocateTensors() != kTfLiteOk) return EDGEKIT_ERROR_ARENA;
+  tflite::MicroInterpreter *made = new (place) tflite::MicroInterpreter(model, *registered, allocator, variables);
+  if (made->AllocateTensors() != kTfLiteOk) {
+    made->~MicroInterpreter();
+    return EDGEKIT_ERROR_ARENA;
+  }
+  interpreter = made;
   return 0;
 }
 
