@@ -7,7 +7,7 @@ both files are relative to their own folder, use `/` and never leave it. A resul
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -17,6 +17,12 @@ from edgekit.tensors import TensorSpec
 SCHEMA = 1
 JOB_FILE = "job.json"
 RESULT_FILE = "result.json"
+
+MOST_BYTES = 64 << 20
+"""The largest `result.json` that is read: some millions of samples."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A time, a size or a number of things: never below zero, and of 63 bits."""
 
 Stage = Literal["job", "library", "model", "prepare", "input", "invoke", "output"]
 
@@ -105,13 +111,13 @@ class Result(msgspec.Struct, frozen=True):
     runtime_version: str = ""
     runner_version: str = ""
     outputs: tuple[tuple[TensorFile, ...], ...] = ()
-    library_ns: int | None = None
-    load_cold_ns: int | None = None
-    load_warm_ns: int | None = None
-    sample_ns: tuple[int, ...] = ()
-    warmup_ns: tuple[int, ...] = ()
-    latency_ns: tuple[int, ...] = ()
-    peak_memory_bytes: int | None = None
+    library_ns: Count | None = None
+    load_cold_ns: Count | None = None
+    load_warm_ns: Count | None = None
+    sample_ns: tuple[Count, ...] = ()
+    warmup_ns: tuple[Count, ...] = ()
+    latency_ns: tuple[Count, ...] = ()
+    peak_memory_bytes: Count | None = None
     temperatures_before: dict[str, int] = {}
     temperatures_after: dict[str, int] = {}
     clocks_before: dict[str, int] = {}
@@ -119,7 +125,7 @@ class Result(msgspec.Struct, frozen=True):
     log: tuple[Reading, ...] = ()
     affinity: tuple[int, ...] = ()
     delegation: Delegation | None = None
-    counters: dict[str, int] = {}
+    counters: dict[str, Count] = {}
     schema: int = SCHEMA
 
 
@@ -138,8 +144,11 @@ def read_job(folder: Path) -> Job:
 
 
 def read_result(folder: Path) -> Result:
-    """Read and check `result.json`. Raises `RunnerError` (stage `output`) when it is absent, malformed or names a path outside `folder`."""
+    """Read and check `result.json`. Raises `RunnerError` (stage `output`) when it is absent, malformed, impossible or names a path outside `folder`."""
     result: Result = _read(folder / RESULT_FILE, Result, "output")
+    placed = result.delegation
+    if placed and not 0 <= placed.nodes <= placed.total:
+        raise RunnerError(f"{RESULT_FILE}: {placed.nodes} of {placed.total} operators cannot be on {placed.delegate!r}", stage="output")
     for tensor in (tensor for sample in result.outputs for tensor in sample):
         inside(folder, tensor.file)
     return result
@@ -155,6 +164,8 @@ def inside(folder: Path, name: str) -> Path:
 
 def _read(path: Path, kind: type[Any], stage: str) -> Any:
     try:
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise RunnerError(f"{path.name} has {size} bytes, more than {MOST_BYTES}", stage=stage)
         document = msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise RunnerError(f"there is no {path.name} in {path.parent}", "the runner ended before it could write one", stage=stage) from None

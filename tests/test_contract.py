@@ -236,6 +236,26 @@ def test_a_result_that_cannot_be_read_is_told(content: bytes, tmp_path: Path) ->
     assert caught.value.stage == "output"
 
 
+@pytest.mark.parametrize(("field", "value", "said"), [
+    ("latency_ns", "[5, -1]", "latency_ns"), ("latency_ns", f"[{1 << 64}]", "latency_ns"), ("load_cold_ns", "-1", "load_cold_ns"),
+    ("peak_memory_bytes", "-4096", "peak_memory_bytes"), ("counters", '{"stack_bytes": -1}', "counters"),
+    ("delegation", '{"delegate": "x", "nodes": 3, "total": 2}', "3 of 2 operators"), ("delegation", '{"delegate": "x", "nodes": -1, "total": 2}', "-1 of 2"),
+])  # fmt: skip
+def test_a_result_that_cannot_be_is_told(field: str, value: str, said: str, tmp_path: Path) -> None:
+    """Such a run passed, and its report said so."""
+    (tmp_path / "result.json").write_text(f'{{"status": "ok", "{field}": {value}}}')
+    with pytest.raises(RunnerError, match=rf"result\.json: .*{said}") as caught:
+        contract.read_result(tmp_path)
+    assert caught.value.stage == "output"
+
+
+def test_a_result_that_is_too_large_to_be_one_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "result.json").open("wb") as file:
+        file.truncate(contract.MOST_BYTES + 1)
+    with pytest.raises(RunnerError, match=r"result\.json has 67108865 bytes"):
+        contract.read_result(tmp_path)
+
+
 def test_a_result_that_is_a_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "result.json").mkdir()
     with pytest.raises(RunnerError, match=r"result\.json"):

@@ -270,3 +270,11 @@ def test_a_runner_for_another_processor_says_so(server: Adb, tmp_path: Path) -> 
             link.execute(job, result, 30)
         assert caught.value.reason == "wrong-platform"
         link.close()
+
+
+def test_a_device_that_says_much_of_itself_is_cut_short() -> None:
+    props = "".join(f"[ro.{name}]: [{'x' * 100_000}]\n" for name in ("serialno", "product.model", "build.fingerprint", "build.version.sdk"))
+    zones = "".join(f"40000 zone{number}{'y' * 1000}\n" for number in range(2000))
+    facts = probe.read(f"--props\n{props}--uname\nLinux {'z' * 9000} aarch64\n--zones\n{zones}--end\n", "x", {})
+    assert facts.identity == "x" * 200 and facts.os == "android" and len(facts.details) == 256
+    assert max(map(len, [facts.model, facts.os_build, *facts.details, *facts.details.values()])) == 200

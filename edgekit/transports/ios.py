@@ -20,7 +20,7 @@ import msgspec
 
 from edgekit import interruption
 from edgekit.job import RESULT_FILE
-from edgekit.transports import Facts, folders
+from edgekit.transports import Facts, folders, probe
 from edgekit.transports.failures import Bytes, failure, parse_options
 
 FORM = "ios:UDID"
@@ -91,7 +91,7 @@ class IosLink:
     def facts(self) -> Facts:
         """What the phone says of itself."""
         known = self._phone.describe()
-        return Facts(
+        found = Facts(
             identity=known.get("UniqueDeviceID", ""),
             os="ios",
             abi=known.get("CPUArchitecture", "arm64"),
@@ -101,6 +101,7 @@ class IosLink:
             os_build=f"{known.get('ProductVersion', '')} ({known.get('BuildVersion', '')})",
             accelerators=("cpu", "gpu", "ane", "all"),
         )
+        return probe.bounded(found)
 
     def execute(self, job: Path, result: Path, timeout_s: float) -> None:
         """Run a job folder in the app. Raises `DeviceError`: `hung` when no result appears in time."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import msgspec
+
 from edgekit.transports import Facts
 
 # Only builtins in the loops: a process costs milliseconds on a phone and tens of them under emulation.
@@ -24,6 +26,7 @@ for z in /sys/class/thermal/thermal_zone*; do [ -r $z/temp ] && read -r kind < $
 echo '--end'
 exit 0
 """
+MOST_CHARACTERS, MOST_DETAILS = 200, 256
 _EMULATOR_HARDWARE = frozenset({"goldfish", "ranchu", "cutf", "cutf_cvm", "vsoc_x86", "vsoc_arm64", "cutf_ivsh"})
 
 
@@ -38,7 +41,15 @@ def read(text: str, address: str, details: dict[str, str]) -> Facts:
     parts = _sections(text)
     props = _properties(parts.get("props", ""))
     common = _common(parts)
-    return _android(props, parts, address, common, details) if "ro.build.version.sdk" in props else _linux(parts, address, common, details)
+    is_android = "ro.build.version.sdk" in props
+    return bounded(_android(props, parts, address, common, details) if is_android else _linux(parts, address, common, details))
+
+
+def bounded(facts: Facts) -> Facts:
+    """The facts with texts of at most `MOST_CHARACTERS` and as many details as `MOST_DETAILS`: a device may say anything of itself."""
+    texts = {name: value[:MOST_CHARACTERS] for name, value in msgspec.structs.asdict(facts).items() if isinstance(value, str)}
+    details = {name[:MOST_CHARACTERS]: value[:MOST_CHARACTERS] for name, value in list(facts.details.items())[:MOST_DETAILS]}
+    return msgspec.structs.replace(facts, **texts, details=details)
 
 
 def _sections(text: str) -> dict[str, str]:
