@@ -25,6 +25,7 @@ from edgekit.transports import Link, foreign
 T = TypeVar("T")
 DEFAULT_WAIT_S = 600.0
 DEFAULT_LIMIT_S = 3600.0
+GUARD_S = 30.0
 _POLL_S = 0.1
 
 
@@ -226,9 +227,19 @@ def _key(unit: Unit) -> str:
     return f"{re.sub(r'[^A-Za-z0-9]+', '-', unit.address)[:40].strip('-')}-{digest}"
 
 
-def _guard(folder: Path, unit: Unit) -> filelock.BaseFileLock:
-    """Held for moments only, while a lease is taken or given back."""
-    return filelock.FileLock(folder / f"{_key(unit)}.guard", timeout=30)
+@contextlib.contextmanager
+def _guard(folder: Path, unit: Unit) -> Iterator[None]:
+    """Held for moments only, while a lease is taken or given back. Raises `DeviceError` (`busy`) when another process stands still with it."""
+    lock = filelock.FileLock(folder / f"{_key(unit)}.guard")
+    try:
+        lock.acquire(timeout=GUARD_S)
+    except filelock.Timeout as error:
+        what = f"{unit.name}: another process has been taking or giving back its lease for {GUARD_S:g} s"
+        raise DeviceError(what, f"is one stopped? it holds {lock.lock_file}", device=unit.name, reason="busy") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _lock(folder: Path, unit: Unit, slot: int, generation: int) -> filelock.BaseFileLock:

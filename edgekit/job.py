@@ -144,7 +144,10 @@ def read_job(folder: Path) -> Job:
 
 
 def read_result(folder: Path) -> Result:
-    """Read and check `result.json`. Raises `RunnerError` (stage `output`) when it is absent, malformed, impossible or names a path outside `folder`."""
+    """Read and check `result.json`.
+
+    Raises `RunnerError` (stage `output`) when it is absent, malformed, says what cannot be, or names a path outside `folder`.
+    """
     result: Result = _read(folder / RESULT_FILE, Result, "output")
     placed = result.delegation
     if placed and not 0 <= placed.nodes <= placed.total:

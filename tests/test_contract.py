@@ -239,7 +239,8 @@ def test_a_result_that_cannot_be_read_is_told(content: bytes, tmp_path: Path) ->
 @pytest.mark.parametrize(("field", "value", "said"), [
     ("latency_ns", "[5, -1]", "latency_ns"), ("latency_ns", f"[{1 << 64}]", "latency_ns"), ("load_cold_ns", "-1", "load_cold_ns"),
     ("peak_memory_bytes", "-4096", "peak_memory_bytes"), ("counters", '{"stack_bytes": -1}', "counters"),
-    ("delegation", '{"delegate": "x", "nodes": 3, "total": 2}', "3 of 2 operators"), ("delegation", '{"delegate": "x", "nodes": -1, "total": 2}', "-1 of 2"),
+    ("delegation", '{"delegate": "x", "nodes": 3, "total": 2}', "3 of 2 operators"),
+    ("delegation", '{"delegate": "x", "nodes": -1, "total": 2}', "-1 of 2"),
 ])  # fmt: skip
 def test_a_result_that_cannot_be_is_told(field: str, value: str, said: str, tmp_path: Path) -> None:
     """Such a run passed, and its report said so."""

@@ -130,6 +130,16 @@ def test_a_unit_of_concurrency_two_is_held_twice_and_not_thrice() -> None:
         pass
 
 
+def test_a_lease_that_another_process_stands_still_with_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import filelock
+
+    monkeypatch.setattr(farm, "GUARD_S", 0.2)
+    with filelock.FileLock(farm._lease_folder() / f"{farm._key(UNIT)}.guard"):
+        (found,) = farm.run_many([UNIT], lambda unit: farm.session(unit).__enter__())
+    assert isinstance(found, DeviceError)
+    assert found.reason == "busy" and "for 0.2 s" in found.message and ".guard" in (found.hint or "")
+
+
 def test_other_units_are_not_affected() -> None:
     with farm.lease(UNIT), farm.lease(Unit("pixel", "adb", "X2"), wait_s=0):
         pass

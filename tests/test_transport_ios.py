@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import shutil
@@ -112,6 +113,56 @@ def test_what_is_missing_is_named() -> None:
 def test_devicectl_needs_xcode() -> None:
     with pytest.raises(MissingPackageError, match="no xcrun"):
         ios_devicectl.open("0000-1", ios.BUNDLE)
+
+
+PHONE = """{"hardwareProperties": {"udid": "0000-1", "productType": "iPhone15,2", "cpuType": {"name": "arm64e"}},
+ "deviceProperties": {"osVersionNumber": "17.5", "osBuildUpdate": null}, "connectionProperties": {"pairingState": "paired"}}"""
+
+
+@pytest.fixture
+def xcrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for Xcode's command: lists what `devices.json` holds, and copies what `container` does."""
+    program = tmp_path / "bin" / "xcrun"
+    program.parent.mkdir()
+    program.write_text(f"""#!/bin/sh
+for last; do :; done
+case "$2 $3" in
+  "list devices") cp '{tmp_path}/devices.json' "$last" ;;
+  "device copy") cp -RP '{tmp_path}/container' "$last" ;;
+esac
+""")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    (tmp_path / "devices.json").write_text(f'{{"result": {{"devices": [{PHONE}, {{}}]}}}}')
+    return tmp_path
+
+
+def test_devicectl_s_list_is_read(xcrun: Path) -> None:
+    assert ios_devicectl.open("", ios.BUNDLE).describe() == {
+        "UniqueDeviceID": "0000-1", "ProductType": "iPhone15,2", "ProductVersion": "17.5", "CPUArchitecture": "arm64e",
+    }  # fmt: skip
+    assert ios_devicectl.open("0000-2", ios.BUNDLE).describe() == {"UniqueDeviceID": "0000-2"}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"result": {"devices": [{"hardwareProperties": 3}]}}', "\xff"])
+def test_devicectl_s_list_that_cannot_be_read_is_told(xcrun: Path, text: str) -> None:
+    (xcrun / "devices.json").write_text(text, "latin-1")
+    with pytest.raises(DeviceError, match="devicectl's list of devices cannot be read"):
+        ios_devicectl.open("", ios.BUNDLE)
+
+
+def test_what_devicectl_copies_is_bounded_and_plain_files(xcrun: Path) -> None:
+    (xcrun / "container" / "deep").mkdir(parents=True)
+    (xcrun / "container" / "deep" / "a.raw").write_bytes(b"x" * 1000)
+    (xcrun / "container" / "link").symlink_to("/etc/hostname")
+    phone = ios_devicectl.open("0000-1", ios.BUNDLE)
+    for name, limit_bytes in (("fits", 1000), ("not", 999)):
+        (xcrun / name).mkdir()
+        refused = contextlib.nullcontext() if name == "fits" else pytest.raises(DeviceError, match="more than 999 bytes")
+        with refused:
+            phone.fetch("Documents/x", xcrun / name, limit_bytes)
+    assert [path.name for path in (xcrun / "fits").rglob("*") if path.is_file()] == ["a.raw"]
+    assert list((xcrun / "not").iterdir()) == []
 
 
 def test_every_known_failure_has_a_reason_and_a_way_out() -> None:

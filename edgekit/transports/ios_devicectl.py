@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from edgekit.errors import DeviceError, MissingPackageError
 from edgekit.transports import folders
@@ -39,16 +39,16 @@ class Devicectl:
 
     def describe(self) -> dict[str, str]:
         """Model and system."""
-        found = next((phone for phone in _phones() if phone["hardwareProperties"].get("udid") == self._udid), {})
-        hardware, system = found.get("hardwareProperties", {}), found.get("deviceProperties", {})
+        found = next((phone for phone in _phones() if phone.hardware_properties.udid == self._udid), _Phone())
+        hardware, system = found.hardware_properties, found.device_properties
         named = {
             "UniqueDeviceID": self._udid,
-            "ProductType": hardware.get("productType"),
-            "ProductVersion": system.get("osVersionNumber"),
-            "BuildVersion": system.get("osBuildUpdate"),
-            "CPUArchitecture": hardware.get("cpuType", {}).get("name"),
+            "ProductType": hardware.product_type,
+            "ProductVersion": system.os_version_number,
+            "BuildVersion": system.os_build_update,
+            "CPUArchitecture": hardware.cpu_type.name,
         }
-        return {name: str(value) for name, value in named.items() if value}
+        return {name: value for name, value in named.items() if value}
 
     def put(self, folder: Path, place: str) -> None:
         """Copy a folder into the app's container."""
@@ -89,25 +89,61 @@ class Devicectl:
         _devicectl(list(arguments), f"ios:{self._udid}")
 
 
-def _phones() -> list[dict[str, Any]]:
+class _Cpu(msgspec.Struct, frozen=True):
+    name: str | None = None
+
+
+class _Hardware(msgspec.Struct, frozen=True, rename="camel"):
+    udid: str | None = None
+    product_type: str | None = None
+    cpu_type: _Cpu = _Cpu()
+
+
+class _System(msgspec.Struct, frozen=True, rename="camel"):
+    os_version_number: str | None = None
+    os_build_update: str | None = None
+
+
+class _Connection(msgspec.Struct, frozen=True, rename="camel"):
+    pairing_state: str | None = None
+
+
+class _Phone(msgspec.Struct, frozen=True, rename="camel"):
+    hardware_properties: _Hardware = _Hardware()
+    device_properties: _System = _System()
+    connection_properties: _Connection = _Connection()
+
+
+class _Phones(msgspec.Struct, frozen=True):
+    devices: tuple[_Phone, ...]
+
+
+class _Listing(msgspec.Struct, frozen=True):
+    result: _Phones
+
+
+def _phones() -> tuple[_Phone, ...]:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "devices.json")
         _devicectl(["list", "devices", "--json-output", str(path)], "ios:")
-        found: list[dict[str, Any]] = json.loads(path.read_bytes())["result"]["devices"]
-        return found
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=_Listing).result.devices
+        except (OSError, msgspec.DecodeError, RecursionError) as error:
+            raise failure("ios:", "failed", f"devicectl's list of devices cannot be read: {error}", "is this Xcode 15 or later?") from error
 
 
 def _only_one() -> str:
-    udids = [phone["hardwareProperties"]["udid"] for phone in _phones() if phone.get("connectionProperties", {}).get("pairingState") == "paired"]
+    paired = [phone.hardware_properties.udid for phone in _phones() if phone.connection_properties.pairing_state == "paired"]
+    udids = [udid for udid in paired if udid]
     if len(udids) != 1:
         what = f"{len(udids)} phones are paired: {', '.join(udids)}" if udids else "no phone is paired"
         raise failure("ios:", "several-devices" if udids else "no-device", what, "name one: ios:UDID" if udids else "plug one in and unlock it")
-    return str(udids[0])
+    return udids[0]
 
 
 def _devicectl(arguments: list[str], device: str) -> None:
     try:
-        done = subprocess.run(["xcrun", "devicectl", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S607  (Xcode decides where xcrun lies)
+        done = subprocess.run(["xcrun", "devicectl", *arguments], capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False)  # noqa: S607  (Xcode decides where xcrun lies)
     except subprocess.TimeoutExpired as error:
         raise failure(device, "hung", f"devicectl {arguments[0]} did not end within {TIMEOUT_S} s") from error
     if done.returncode:
