@@ -52,6 +52,11 @@ def install(session: nox.Session, extra: str) -> None:
     session.install("-q", "-e", f".[{extra}]", *CONSTRAINTS)
 
 
+def install_tflm_for_a_core(session: nox.Session) -> None:
+    """Firmware of Arm's with TensorFlow Lite Micro: only that file is used, not the program around it and what that asks for."""
+    session.install("-q", "--no-deps", "mlia==0.9.2")
+
+
 def prepare_devices(session: nox.Session) -> None:
     """What edgekit itself never downloads unasked: runtimes for other machines, the virtual device's userland."""
     session.run("edgekit", "tools", "install", "runtimes")
@@ -69,6 +74,7 @@ def tests(session: nox.Session) -> None:
     """Types, style, import rules and every test. Arguments go to pytest: nox -s tests -- -m 'not slow'."""
     install_system_packages(session)
     install(session, "dev")
+    install_tflm_for_a_core(session)
     check(session)
     prepare_devices(session)
     session.run("edgekit", "tools", "install", "onnx2tf")

@@ -5,7 +5,9 @@ python -m tests.micro_conformance docs/mcu-conformance.md
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 import shutil
 import sys
 import tempfile
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from edgekit.backends.micro_c import build
 from edgekit.embed import c_text
@@ -25,9 +28,12 @@ from edgekit.legalize import tflite_bakenn
 from edgekit.tensors import Signature, write_raw
 from edgekit.transports import virtual
 from edgekit.virtual.cortex_m import tflm as tree
+from edgekit.virtual.cortex_m import tflm_image
 from tests import jobs, micro_ops
 from tests.micro_ops import Case
 
+_NO_IMAGE = importlib.util.find_spec(tflm_image.PACKAGE) is None and not os.environ.get("CI")
+needs_ready_made = pytest.mark.skipif(_NO_IMAGE, reason=f"no TFLM for {tflm_image.CORE}: {tflm_image.INSTALL}")
 SAMPLES = 3
 CORES = ("cortex-m0", "cortex-m4", "cortex-m55")
 MOST_TENSORS = 16

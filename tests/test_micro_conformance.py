@@ -15,6 +15,7 @@ pytest.importorskip("tflite_micro")
 from edgekit import opset
 from edgekit.formats import tflite
 from edgekit.virtual.cortex_m import tflm as tree
+from edgekit.virtual.cortex_m import tflm_image
 from tests import micro_conformance, micro_ops
 
 CASES = list(micro_ops.cases())
@@ -60,6 +61,36 @@ def test_a_core_equals_the_interpreter_here_where_litert_is_a_step_away(tmp_path
     arrays = [list(sample.values()) for sample in given]
     found = micro_conformance.on_core("cortex-m4", "tflm", tmp_path / "net.tflite", model.signature, arrays, tmp_path / "run")
     assert micro_conformance.steps_apart(found, micro_conformance.interpreted(model, given)) == 0
+
+
+def as_today(case: micro_ops.Case) -> bool:
+    """Whether the ready-made interpreter for Cortex-M55 has the kernel, and it computes what today's does."""
+    lacks = tflm_image.ABSENT | {"MEAN"} | (tflm_image.NO_INT16 if case.dtype == "int16" else set())
+    return case.operator not in lacks and "by channel" not in case.operator
+
+
+@pytest.mark.slow
+@needs_emulator
+@micro_conformance.needs_ready_made
+def test_tflm_equals_the_reference_on_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tree.VARIABLE, tflm_image.PACKAGE)
+    cases = [case for case in CASES if as_today(case)]
+    apart = micro_conformance.interpreter_apart("cortex-m55", cases, tmp_path / "made")
+    assert len(cases) > 60 and apart.keys() == {case.name for case in cases}
+    steps = {case.name: micro_conformance.allowed(case) for case in cases}
+    assert {name: found for name, found in apart.items() if found > steps[name]} == {}
+
+
+@pytest.mark.slow
+@needs_emulator
+@micro_conformance.needs_ready_made
+def test_what_the_ready_made_interpreter_lacks_is_refused_by_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tree.VARIABLE, tflm_image.PACKAGE)
+    for case in (case for case in CASES if not as_today(case)):
+        model = micro_conformance.opened([case], tmp_path / "net.tflite")
+        given = [list(sample.values()) for sample in micro_conformance.inputs(model, 1)]
+        with pytest.raises(RuntimeError, match=case.operator.split()[0]):
+            micro_conformance.on_core("cortex-m55", "tflm", tmp_path / "net.tflite", model.signature, given, tmp_path / case.name)
 
 
 @pytest.mark.slow

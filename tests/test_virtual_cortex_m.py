@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from edgekit import resources
-from edgekit.errors import EdgekitError, UsageError
+from edgekit.errors import EdgekitError, MissingPackageError, UsageError
 from edgekit.formats import tflite
 from edgekit.job import Job, Result, TensorFile, read_result
 from edgekit.tensors import TensorSpec, write_raw
-from edgekit.virtual.cortex_m import build, elf, tflm
+from edgekit.virtual.cortex_m import build, elf, tflm, tflm_image
 from edgekit.virtual.cortex_m.boards import BOARDS
 from tests import jobs, micro_conformance, micro_models, micro_nets
 
@@ -203,9 +203,22 @@ def test_a_folder_that_is_no_source_tree_is_refused(tmp_path: Path, monkeypatch:
         tflm.tree()
 
 
+def test_the_ready_made_interpreter_is_that_of_one_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tflm.VARIABLE, tflm_image.PACKAGE)
+    assert tflm.tree() is None and [core for core in BOARDS if tflm.on_core(core)] == ["cortex-m55"]
+    monkeypatch.setattr(tflm_image, "PACKAGE", "no-such-package")
+    with pytest.raises(MissingPackageError, match="not installed"):
+        tflm_image.path()
+    (tmp_path / "other.axf").write_bytes(b"another build")
+    monkeypatch.setattr(tflm_image, "PACKAGE", "edgekit")
+    monkeypatch.setattr(tflm_image, "_FILE", str(tmp_path / "other.axf"))
+    with pytest.raises(MissingPackageError, match="not the one of release"):
+        tflm_image.path()
+
+
 @pytest.mark.slow
 @needs_emulator
-@pytest.mark.skipif(not os.environ.get(tflm.VARIABLE), reason=f"no source tree of TFLM: {tflm.VARIABLE} is not set")
+@pytest.mark.skipif(tflm.tree() is None, reason=f"{tflm.VARIABLE} names no source tree of TFLM")
 @pytest.mark.parametrize("core", sorted(BOARDS))
 def test_the_interpreter_runs_on_the_core_where_its_source_is_at_hand(tmp_path: Path, core: str) -> None:
     path = micro_nets.classifier(tmp_path / "net.tflite")

@@ -13,7 +13,9 @@ import pytest
 from edgekit.job import Job, TensorFile, read_result
 from edgekit.tensors import TensorSpec, write_raw
 from edgekit.transports import virtual
+from edgekit.virtual.cortex_m import tflm, tflm_image
 from tests import jobs
+from tests.micro_conformance import needs_ready_made
 
 pytestmark = pytest.mark.slow
 tf = pytest.importorskip("tensorflow")  # here, and not in a test: loaded after the HTP simulator of other tests it would crash
@@ -114,8 +116,9 @@ def reference(tflite: Path, inputs: Any) -> list[Any]:
 
 
 @needs_emulator
+@needs_ready_made
 @pytest.mark.parametrize("make", [small, depthwise])
-def test_cores_and_tflm_equal_the_reference_kernels_to_the_byte(tmp_path: Path, make: Any) -> None:
+def test_cores_and_tflm_equal_the_reference_kernels_to_the_byte(tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tflite = convert(make, tmp_path / "net.tflite")
     size = 16 if make is small else 96
     given, made = TensorSpec("x", (1, size, size, 1), "int8"), TensorSpec("y", (1, 1, 1, 10 if make is small else 16), "int8")
@@ -125,6 +128,11 @@ def test_cores_and_tflm_equal_the_reference_kernels_to_the_byte(tmp_path: Path, 
     outputs, counters = run("cortex-m4", tflite, tmp_path / "tflm", "tflm", inputs, made)
     np.testing.assert_array_equal(outputs, wanted)
     assert counters["arena_bytes"] > given.elements
+    monkeypatch.setenv(tflm.VARIABLE, tflm_image.PACKAGE)
+    outputs, counters = run("cortex-m55", tflite, tmp_path / "tflm-m55", "tflm", inputs, made)
+    np.testing.assert_array_equal(outputs, wanted)
+    print(make.__name__, "TFLM", counters)
+    assert counters["arena_bytes"] > given.elements and 10_000 < counters["instructions"] < 2 * MOST_INSTRUCTIONS["cortex-m55"]
     artifact = generate(tflite, tmp_path / "made", given, made)
     for core, most in MOST_INSTRUCTIONS.items():
         outputs, counters = run(core, artifact, tmp_path / core, "micro-c", inputs, made)

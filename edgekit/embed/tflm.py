@@ -39,7 +39,7 @@ def write(model: bytes, graph: Graph, signature: Signature, arena_bytes: int, fo
     (source / "edgekit_model_data.h").write_text(_DATA_HEADER.replace("@SIZE@", str(len(model))), "utf-8")
     (source / "edgekit_model_data.c").write_text(_DATA.replace("@BYTES@", c_text.byte_rows(model)), "utf-8")
     stateful = "1" if "VAR_HANDLE" in calls else "0"
-    body = _BODY.replace("@COUNT@", str(len(calls))).replace("@VARIABLES@", str(_variables(graph))).replace("@STATEFUL@", stateful)
+    body = _BODY.replace("@COUNT@", str(len(calls))).replace("@VARIABLES@", str(variables(graph))).replace("@STATEFUL@", stateful)
     add = "\n".join(f"  if (resolver.{call} != kTfLiteOk) return EDGEKIT_ERROR_RESOLVER;" for call in calls.values())
     (source / "edgekit_model.cpp").write_text(body.replace("@ADD@", add), "utf-8")
     build_files.write(folder, "edgekit_model", ("edgekit_model.cpp", "edgekit_model_data.c"), tflm=True)
@@ -55,7 +55,8 @@ def _method(kind: str, *, custom: bool) -> str:
     return "".join(part if part[0].isdigit() else part.capitalize() for part in kind.split("_"))
 
 
-def _variables(graph: Graph) -> int:
+def variables(graph: Graph) -> int:
+    """How many resource variables a model makes, at most."""
     names = {operator.attributes.get("shared_name", operator.name) for operator in graph.operators if operator.type == "VAR_HANDLE"}
     return max(len(names), sum(o.type == "VAR_HANDLE" for o in graph.operators if not o.attributes.get("subgraph")))
 

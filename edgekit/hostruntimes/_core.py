@@ -1,6 +1,7 @@
 """Firmware on an emulated Cortex-M core, as runtimes use it: the accelerator names the core (`cortex-m4`, `cortex-m55`, ...).
 
-Counters: `instructions` of the last inference (executed by the emulator, not cycles), `flash_bytes`, `sram_bytes` (static, without the stack),
+Counters: `instructions` of the last inference (executed by the emulator, not cycles), `flash_bytes`, `sram_bytes` (static, without the stack;
+neither where the interpreter is ready-made),
 `arena_bytes`, `stack_bytes` (the deepest so far) and `stack_reserved_bytes`. Option `stack_bytes`: how much stack is reserved.
 """
 
@@ -97,10 +98,10 @@ class _Loaded:
 
     def counters(self) -> dict[str, int]:
         sizes, last = self._firmware.sizes, self._last
+        memory = {} if self._firmware.interpreter.ready_made else {"flash_bytes": sizes.flash_bytes, "sram_bytes": sizes.sram_bytes}
         return {
             "instructions": last.instructions,
-            "flash_bytes": sizes.flash_bytes,
-            "sram_bytes": sizes.sram_bytes,
+            **memory,
             "arena_bytes": self._running.arena_bytes or self._firmware.model.arena_bytes,
             "stack_bytes": last.stack_bytes,
             "stack_reserved_bytes": sizes.stack_reserved_bytes,

@@ -3,11 +3,13 @@
 It computes what the kernels compute, but nothing runs on a microcontroller: no instruction counts, no flash. Counter: `arena_bytes`, the
 arena that TFLM's allocator used here, where pointers have 64 bits; a 32-bit core needs less.
 
-With an accelerator that names an emulated core, and a source tree of TFLM (`EDGEKIT_TFLM`), firmware with the interpreter runs on that core.
+With an accelerator that names an emulated core, firmware with the interpreter runs on that core: compiled from a source tree of TFLM
+(`EDGEKIT_TFLM`), or for Cortex-M55 ready-made (`edgekit.virtual.cortex_m.tflm_image`).
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tempfile
@@ -21,13 +23,13 @@ import numpy as np
 from edgekit import decimals
 from edgekit.budget import tflm_scratch
 from edgekit.embed import tflm as embed_tflm
-from edgekit.errors import EdgekitError, MissingPackageError, RunnerError, require
+from edgekit.errors import ConversionError, EdgekitError, MissingPackageError, RunnerError, require
 from edgekit.formats import tflite_flatbuffer, tflite_reader, tflm
-from edgekit.graph import Graph
+from edgekit.graph import Graph, Operator
 from edgekit.hostruntimes import Executable, Runtime, _core, check_options, match
 from edgekit.job import Delegation, Job
 from edgekit.tensors import Array, Signature, TensorSpec
-from edgekit.virtual.cortex_m import build
+from edgekit.virtual.cortex_m import build, tflm_image
 from edgekit.virtual.cortex_m import tflm as tree
 from edgekit.virtual.cortex_m.boards import BOARDS, Board
 
@@ -53,26 +55,55 @@ def open(job: Job) -> Runtime:
 
 
 def _on_core(job: Job) -> Runtime:
-    root = tree.tree()
-    if root is None:
-        raise RunnerError(f"TFLM runs on {job.accelerator} from a source tree only", f"name one in {tree.VARIABLE}", stage="library")
+    if not tree.on_core(job.accelerator):
+        hint = f"{tree.VARIABLE}=FOLDER, or for {tflm_image.CORE} {tree.VARIABLE}={tflm_image.PACKAGE}"
+        raise RunnerError(f"TFLM runs on {job.accelerator} from a source tree only", hint, stage="library")
+    version = "interpreter on the core"
+    if tree.tree() is None:
+        version += f", {tflm_image.VERSION}"
+        try:
+            tflm_image.path()
+        except MissingPackageError as error:
+            raise RunnerError(error.message, error.hint, stage="library") from error
+    return _core.open(job, functools.partial(_firmware, job), version, ("arena_bytes",))
 
-    def make(artifact: Path, board: Board, scratch: Path, stack_bytes: int) -> build.Firmware:
-        return _firmware(job, artifact, board, scratch, stack_bytes, root)
 
-    return _core.open(job, make, "interpreter on the core", ("arena_bytes",))
-
-
-def _firmware(job: Job, artifact: Path, board: Board, scratch: Path, stack_bytes: int, root: Path) -> build.Firmware:
+def _firmware(job: Job, artifact: Path, board: Board, scratch: Path, stack_bytes: int) -> build.Firmware:
     """Firmware of a `.tflite`, whose arena is what the interpreter takes here, and at most what CMSIS-NN's kernels ask for besides."""
     file, (inputs, outputs) = tflite_reader.read(artifact), _graph_ends(artifact)
     signature = Signature(tuple(_in_order(file.graph, inputs, file.entry.inputs)[0]), tuple(_in_order(file.graph, outputs, file.entry.outputs)[0]))
     scratch_bytes = tflm_scratch.extra_bytes(file.graph, (tflm_scratch.MVE if board.core == "cortex-m55" else tflm_scratch.DSP,))
     arena_bytes = int(job.options.get("arena_bytes") or tflm.arena_bytes(artifact, signature) + scratch_bytes)
-    made = scratch / "model"
+    made, root = scratch / "model", tree.tree()
     made.mkdir()
+    if root is None:
+        arena_bytes = tflm_image.arena_bytes(arena_bytes)
     embed_tflm.write(artifact.read_bytes(), file.graph, signature, -(-arena_bytes // 16) * 16, made)
-    return build.build(made / "src", board, scratch, stack_bytes, root)
+    behind = tree.interpreter(root, made, board, scratch) if root else _ready_made(board, scratch, file.graph)
+    return build.build(made / "src", board, scratch, stack_bytes, behind)
+
+
+def _ready_made(board: Board, scratch: Path, graph: Graph) -> build.Interpreter:
+    for operator in graph.operators:
+        _check_ready_made(operator, graph)
+    codes = vars(tflite_flatbuffer.schema().BuiltinOperator)
+    operators = sorted({codes[operator.type] for operator in graph.operators if not operator.custom})
+    return tflm_image.interpreter(board, scratch, operators, embed_tflm.variables(graph))
+
+
+def _check_ready_made(operator: Operator, graph: Graph) -> None:
+    """Raise `ConversionError` for an operator that the older kernels compute otherwise or lack."""
+    wrong = tflm_image.OTHERWISE.get(operator.type)
+    if operator.type == "FULLY_CONNECTED" and len(graph.tensors[operator.inputs[1]].scale) < 2:
+        wrong = None
+    if operator.type in tflm_image.NO_INT16 and any(graph.tensors[i].dtype == "int16" for i in operator.inputs if i >= 0):
+        wrong = "has no kernel for int16"
+    if operator.type in tflm_image.ABSENT:
+        wrong = "has no kernel"
+    if wrong:
+        raise ConversionError(
+            f"{operator.type} ({operator.name}) {wrong} in TFLM {tflm_image.VERSION}", f"name a source tree of TFLM of today in {tree.VARIABLE}"
+        )
 
 
 def _graph_ends(artifact: Path) -> tuple[list[int], list[int]]:

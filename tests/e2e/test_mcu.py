@@ -15,6 +15,8 @@ import pytest
 from edgekit import bundle, device, packager, resources, tester
 from edgekit.errors import ConversionError
 from edgekit.formats import tflite
+from edgekit.job import read_result
+from edgekit.virtual.cortex_m import tflm, tflm_image
 from tests import micro_conformance, micro_nets
 from tests.e2e.cli import edgekit
 from tests.micro_nets import before_the_sigmoid
@@ -56,17 +58,21 @@ def test_too_little_sram_is_exit_1_with_the_operator_at_the_peak(tmp_path: Path)
     assert not list(tmp_path.glob("*.edgekit"))
 
 
-def test_a_stream_of_50_steps_equals_litert_on_the_device(tmp_path: Path) -> None:
+@needs_emulator
+@micro_conformance.needs_ready_made
+@pytest.mark.parametrize("name", ["wake-word-alexa", "wake-word-hey-jarvis"])
+def test_a_stream_of_50_steps_equals_litert_on_the_core(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tflm.VARIABLE, tflm_image.PACKAGE)
     fetch = pytest.importorskip("tests.zoo.fetch")
-    path = before_the_sigmoid(Path(fetch.path("wake-word-alexa")), tmp_path / "logit.tflite")
+    path = before_the_sigmoid(Path(fetch.path(name)), tmp_path / "logit.tflite")
     model = tflite.open(str(path), {})
     spec, out = model.signature.inputs[0], model.signature.outputs[0]
     steps = np.random.default_rng(5).integers(-25, 26, (50, *spec.shape))
     walk = np.clip(np.cumsum(steps, axis=0), -128, 127).astype(np.int8)
     session = tflite.session(model, reference_kernels=True, keep_state=True)
     wanted = [session.run({spec.name: x})[out.name] for x in walk]
-    found = micro_conformance.on_core("cortex-m4", "tflm", path, model.signature, [[x] for x in walk], tmp_path / "run")
-    assert len(np.unique(wanted)) > 5
+    found = micro_conformance.on_core("cortex-m55", "tflm", path, model.signature, [[x] for x in walk], tmp_path / "run")
+    assert len(np.unique(wanted)) > 5 and "instructions" in read_result(tmp_path / "run/result").counters, "it ran beside the core"
     for step, (one, other) in enumerate(zip(found, wanted, strict=True)):
         np.testing.assert_array_equal(one[out.name], other, err_msg=f"step {step}")
 

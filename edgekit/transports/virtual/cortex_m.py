@@ -59,14 +59,14 @@ class VirtualCore:
         )
 
     def execute(self, job: Path, result: Path, timeout_s: float) -> None:
-        """Run a job folder on the core: generated C, and TFLM's interpreter where its source is at hand (`EDGEKIT_TFLM`); else that runs beside it.
+        """Run a job folder on the core: generated C, and TFLM's interpreter where that is at hand (`tflm.on_core`); else it runs beside it.
 
         No latency is taken: how long emulation takes says nothing of a chip. Raises what `local:` raises, `RunnerError` for another runtime.
         """
         asked = contract.read_job(job)
         if asked.runtime not in (_ON_THE_CORE, _INTERPRETER, _BESIDE_NPU):
             raise RunnerError(f"{self._board.core} runs {_ON_THE_CORE} and {_INTERPRETER}, not {asked.runtime}", stage="library")
-        on_core = asked.runtime == _ON_THE_CORE or (asked.runtime == _INTERPRETER and tflm.tree() is not None)
+        on_core = asked.runtime == _ON_THE_CORE or (asked.runtime == _INTERPRETER and tflm.on_core(self._board.core))
         accelerator = self._board.core if on_core else "cpu"
         with tempfile.TemporaryDirectory(prefix="edgekit-mcu-") as scratch:
             staged = Path(scratch, "job")

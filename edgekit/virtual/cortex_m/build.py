@@ -14,7 +14,6 @@ import numpy as np
 from edgekit import resources
 from edgekit.errors import ConversionError, EdgekitError
 from edgekit.tensors import DTYPES, TensorSpec
-from edgekit.virtual.cortex_m import tflm
 from edgekit.virtual.cortex_m.boards import Board, Region, program
 from edgekit.virtual.cortex_m.elf import Sizes
 from edgekit.virtual.cortex_m.elf import sizes as elf_sizes
@@ -41,12 +40,28 @@ class Model(msgspec.Struct, frozen=True):
 
 
 @dataclasses.dataclass(frozen=True)
+class Interpreter:
+    """What a model with an interpreter is linked with: arguments for the compiler, and the linker's regions where they are not the board's.
+
+    `ready_made`: it is all there before the model is known, so that sizes of the firmware tell nothing.
+    """
+
+    arguments: tuple[str, ...]
+    memory: str = ""
+    ready_made: bool = False
+
+
+NO_INTERPRETER = Interpreter(())
+
+
+@dataclasses.dataclass(frozen=True)
 class Firmware:
-    """A built firmware: the ELF file, what it takes, and the model in it."""
+    """A built firmware: the ELF file, what it takes, the model in it, and the interpreter behind that."""
 
     elf: Path
     sizes: Sizes
     model: Model
+    interpreter: Interpreter
 
 
 def read_model(artifact: Path) -> Model:
@@ -73,24 +88,23 @@ def compiler() -> str:
     return program(_COMPILER)
 
 
-def build(artifact: Path, board: Board, scratch: Path, stack_bytes: int = STACK_BYTES, tree: Path | None = None) -> Firmware:
-    """Build the firmware of a generated model into `scratch`; with `tree`, of one whose C++ sources call TensorFlow Lite Micro.
+def build(artifact: Path, board: Board, scratch: Path, stack_bytes: int = STACK_BYTES, interpreter: Interpreter = NO_INTERPRETER) -> Firmware:
+    """Build the firmware of a generated model into `scratch`, with the interpreter that it calls.
 
     Raises `EdgekitError` for a malformed model, `MissingPackageError` without the compiler, `ConversionError` when it does not compile or fit.
     """
     model = read_model(artifact)
     template = resources.directory("apps") / "mcu"
-    (scratch / "memory.ld").write_text(_memory(board), "ascii")
+    (scratch / "memory.ld").write_text(interpreter.memory or memory(board, board.code), "ascii")
     sources = [template / name for name in _TEMPLATE] + sorted(artifact.rglob("*.c"))
     headers = [template, *sorted({path.parent for path in artifact.rglob("*.h")})]
     defines = [f"-D{name}" for name in (*model.defines, f"EDGEKIT_BUFFER_BYTES={_buffer_bytes(model)}u")]
     link = [f"-L{scratch}", f"-L{template}", "-T", str(template / "firmware.ld"), f"-Wl,--defsym=EDGEKIT_STACK_BYTES={stack_bytes}", "-lm"]
     out = scratch / "firmware.elf"
     includes = [f"-I{path}" for path in headers]
-    interpreter = _interpreter(artifact, board, scratch, tree) if tree else []
-    command = [compiler(), *board.flags, "-mthumb", *_STRICT, *defines, *includes, *map(str, sources), *interpreter]
+    command = [compiler(), *board.flags, "-mthumb", *_STRICT, *defines, *includes, *map(str, sources), *interpreter.arguments]
     _run([*command, *_LINK, *link, "-o", str(out)], board)
-    return Firmware(out, elf_sizes(out), model)
+    return Firmware(out, elf_sizes(out), model, interpreter)
 
 
 def tensor_bytes(spec: TensorSpec) -> int:
@@ -98,27 +112,19 @@ def tensor_bytes(spec: TensorSpec) -> int:
     return spec.elements * np.dtype(spec.dtype).itemsize
 
 
-def _interpreter(artifact: Path, board: Board, scratch: Path, tree: Path) -> list[str]:
-    """The model's C++ sources compiled, what they ask of a board, and the library behind them."""
-    objects = []
-    for source in sorted(artifact.rglob("*.cpp")):
-        objects.append(str(scratch / f"{source.stem}.o"))
-        command = [program("arm-none-eabi-g++"), *board.flags, "-mthumb", *tflm.FLAGS, *tflm.CXX_FLAGS, *tflm.defines(), *tflm.includes(tree)]
-        tflm.run([*command, f"-I{source.parent}", "-c", str(source), "-o", objects[-1]], f"the firmware's {source.name}")
-    return [str(resources.directory("apps") / "mcu" / "cxx.c"), *objects, str(tflm.library(tree, board)), "-lstdc++"]
-
-
 def _buffer_bytes(model: Model) -> int:
     return sum((tensor_bytes(spec) + 15) // 16 * 16 for spec in (*model.inputs, *model.outputs))
 
 
-def _memory(board: Board) -> str:
+def memory(board: Board, code: Region) -> str:
+    """The regions of `firmware.ld` on a board, with code in `code`."""
+
     def line(name: str, access: str, region: Region) -> str:
         return f"  {name} ({access}) : ORIGIN = {region.origin:#010x}, LENGTH = {region.size_bytes:#x}\n"
 
     if board.weights == board.code:
-        return f'MEMORY {{\n{line("CODE", "rx", board.code)}{line("RAM", "rw", board.ram)}}}\nREGION_ALIAS("WEIGHTS", CODE)\n'
-    return f"MEMORY {{\n{line('CODE', 'rx', board.code)}{line('WEIGHTS', 'r', board.weights)}{line('RAM', 'rw', board.ram)}}}\n"
+        return f'MEMORY {{\n{line("CODE", "rx", code)}{line("RAM", "rw", board.ram)}}}\nREGION_ALIAS("WEIGHTS", CODE)\n'
+    return f"MEMORY {{\n{line('CODE', 'rx', code)}{line('WEIGHTS', 'r', board.weights)}{line('RAM', 'rw', board.ram)}}}\n"
 
 
 def _run(command: Sequence[str], board: Board) -> None:

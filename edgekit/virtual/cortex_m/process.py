@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from edgekit.embed import c_text
 from edgekit.errors import RunnerError
 from edgekit.virtual.cortex_m import confinement
 from edgekit.virtual.cortex_m.boards import Board, program
@@ -85,7 +86,9 @@ class Running:
     def _head(self, stage: str) -> tuple[int, int]:
         status, code, ticks, stack_bytes = _HEAD.unpack(self._take(_HEAD.size, stage))
         if status == _MODEL_ERROR:
-            raise RunnerError(f"the model returned the error {code - (code >> 31 << 32)}", stage=stage)
+            number = code - (code >> 31 << 32)
+            known = f" ({c_text.ERRORS[-number - 1]})" if 0 < -number <= len(c_text.ERRORS) else ""
+            raise RunnerError(f"the model returned the error {number}{known}", stage=stage)
         if status == _FAULT:
             raise RunnerError(f"the core took a fault (CFSR {code:#010x}) at address {ticks:#010x}", stage=stage)
         if status == _STACK_OVERFLOW:

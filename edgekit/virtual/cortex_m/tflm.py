@@ -1,5 +1,6 @@
 """TensorFlow Lite Micro for an emulated core, compiled from a source tree of the user's own (`EDGEKIT_TFLM`); edgekit brings and fetches none.
 
+`EDGEKIT_TFLM=mlia` takes a ready-made one for Cortex-M55 instead (`tflm_image`).
 The tree has `tensorflow/` and, in `third_party/` of it, `flatbuffers`, `gemmlowp`, `ruy`, `kissfft` and, for Arm's kernels, `cmsis_nn`.
 """
 
@@ -12,9 +13,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from edgekit import places
+from edgekit import places, resources
 from edgekit.errors import ConversionError, UsageError
+from edgekit.virtual.cortex_m import tflm_image
 from edgekit.virtual.cortex_m.boards import Board, program
+from edgekit.virtual.cortex_m.build import Interpreter
 
 VARIABLE = "EDGEKIT_TFLM"
 FLAGS = ("-O2", "-ffunction-sections", "-fdata-sections", "-w")
@@ -44,22 +47,28 @@ _TIMEOUT_S = 300
 def tree() -> Path | None:
     """The source tree, where the user has one. Raises `UsageError` when the variable names something else."""
     named = os.environ.get(VARIABLE)
-    if not named:
+    if named in (None, "", tflm_image.PACKAGE):
         return None
     root = Path(named)
     if not (root / "tensorflow/lite/micro/micro_interpreter.cc").is_file():
-        raise UsageError(f"{VARIABLE}={named} holds no tensorflow/lite/micro", "name the folder of a tflite-micro source tree")
+        hint = f"name the folder of a tflite-micro source tree, or {tflm_image.PACKAGE}"
+        raise UsageError(f"{VARIABLE}={named} holds no tensorflow/lite/micro", hint)
     return root.resolve()
 
 
-def includes(root: Path) -> list[str]:
-    """Compiler options that find the tree's headers."""
-    return [f"-I{root}", *(f"-I{root / 'third_party' / name}" for name in _INCLUDES)]
+def on_core(core: str) -> bool:
+    """Whether TFLM is to run on an emulated core: from a source tree, or ready-made. Raises `UsageError` for a tree that is none."""
+    return tree() is not None or (core == tflm_image.CORE and os.environ.get(VARIABLE) == tflm_image.PACKAGE)
 
 
-def defines() -> list[str]:
-    """Compiler options that the tree is built with, and whoever includes its headers."""
-    return [f"-D{name}" for name in DEFINES]
+def interpreter(root: Path, artifact: Path, board: Board, scratch: Path) -> Interpreter:
+    """The model's C++ sources compiled into `scratch`, what they ask of a board, and the library behind them. Raises what `library` raises."""
+    objects = []
+    for source in sorted(artifact.rglob("*.cpp")):
+        objects.append(str(scratch / f"{source.stem}.o"))
+        command = [program("arm-none-eabi-g++"), *board.flags, "-mthumb", *FLAGS, *CXX_FLAGS, *_defines(), *_includes(root)]
+        _run([*command, f"-I{source.parent}", "-c", str(source), "-o", objects[-1]], f"the firmware's {source.name}")
+    return Interpreter((str(resources.directory("apps") / "mcu" / "cxx.c"), *objects, str(library(root, board)), "-lstdc++"))
 
 
 def library(root: Path, board: Board) -> Path:
@@ -81,6 +90,14 @@ def library(root: Path, board: Board) -> Path:
     return archive
 
 
+def _includes(root: Path) -> list[str]:
+    return [f"-I{root}", *(f"-I{root / 'third_party' / name}" for name in _INCLUDES)]
+
+
+def _defines() -> list[str]:
+    return [f"-D{name}" for name in DEFINES]
+
+
 def _sources(root: Path) -> list[Path]:
     found = {path.relative_to(root): path for folder in FOLDERS for path in (root / folder).glob("*.cc") if not path.name.endswith(NOT_FIRMWARE)}
     if (root / CMSIS_KERNELS).is_dir() and (root / "third_party/cmsis_nn/Source").is_dir():
@@ -94,8 +111,8 @@ def _sources(root: Path) -> list[Path]:
 def _precompile(root: Path, board: Board, place: Path) -> None:
     """The headers that every source reads, once: they are most of the compiler's work."""
     (place / "prefix.h").write_text("".join(f'#include "{name}"\n' for name in PREFIX), "ascii")
-    command = [program("arm-none-eabi-g++"), *board.flags, "-mthumb", *FLAGS, *CXX_FLAGS, *defines(), *includes(root), "-x", "c++-header"]
-    run([*command, str(place / "prefix.h"), "-o", str(place / "prefix.h.gch")], "TensorFlow Lite Micro's headers")
+    command = [program("arm-none-eabi-g++"), *board.flags, "-mthumb", *FLAGS, *CXX_FLAGS, *_defines(), *_includes(root), "-x", "c++-header"]
+    _run([*command, str(place / "prefix.h"), "-o", str(place / "prefix.h.gch")], "TensorFlow Lite Micro's headers")
 
 
 def _compile(root: Path, board: Board, source: Path, place: Path) -> Path:
@@ -105,12 +122,12 @@ def _compile(root: Path, board: Board, source: Path, place: Path) -> Path:
     temporary = out.with_suffix(f".{os.getpid()}.part")
     language = (*CXX_FLAGS, "-include", str(place / "prefix.h")) if source.suffix == ".cc" else ("-std=gnu11",)
     command = [program("arm-none-eabi-g++" if source.suffix == ".cc" else "arm-none-eabi-gcc"), *board.flags, "-mthumb", *FLAGS, *language]
-    run([*command, *defines(), *includes(root), "-c", str(source), "-o", str(temporary)], f"TensorFlow Lite Micro's {source.name}")
+    _run([*command, *_defines(), *_includes(root), "-c", str(source), "-o", str(temporary)], f"TensorFlow Lite Micro's {source.name}")
     temporary.replace(out)
     return out
 
 
-def run(command: Sequence[str], what: str) -> None:
+def _run(command: Sequence[str], what: str) -> None:
     """Run the compiler. Raises `ConversionError` with its first error."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL, check=False)
