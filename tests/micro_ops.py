@@ -6,11 +6,13 @@ Scales and constants are chosen so that outputs move. A case adds itself to a ne
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from edgekit.quantize import exact
 from tests.tflite_build import Net
 
 Ends = tuple[list[int], list[int]]
@@ -87,28 +89,39 @@ def two(operator: str, dtype: str, *, shapes: Any = (SHAPE, SHAPE), out: Any = N
 
 
 BY_CHANNEL = "FULLY_CONNECTED by channel"
-"""A dense layer with a scale for each channel, beside that with one for all: large, for one value in a thousand is another."""
+"""A dense layer with a scale for each channel, as packaging chooses it, beside that with one for all: large, for otherwise one value in a thousand is
+another.
+"""
+GIVEN = f"{BY_CHANNEL}, given scales"
 
 
 def layer(label: str, dtype: str) -> Case:
     """A convolution or dense layer; convolutions, and dense layers where the label says so, with a scale for each channel."""
-    operator = label.removesuffix(" by channel")
+    operator, large = label.partition(" by channel")[0], label in (BY_CHANNEL, GIVEN)
 
     def add(net: Net) -> Ends:
         depthwise, dense = operator == "DEPTHWISE_CONV_2D", operator == "FULLY_CONNECTED"
-        shape = (1, 3, 3, 4) if depthwise else (4096, 32) if label == BY_CHANNEL else (6, 8) if dense else (4, 3, 3, 4)
+        shape = (1, 3, 3, 4) if depthwise else (4096, 32) if large else (6, 8) if dense else (4, 3, 3, 4)
         channels = shape[3] if depthwise else shape[0]
-        scales = np.array([0.01]) if label == "FULLY_CONNECTED" else np.linspace(0.004, 0.02, channels)
+        scales, out = np.array([0.01]) if label == "FULLY_CONNECTED" else np.linspace(0.004, 0.02, channels), 0.7 if large else 0.2
+        if label == BY_CHANNEL:
+            scales = _chosen(tuple(scales), 0.05, out, 255 * 127 * shape[1])
         x = tensor(net, (1, shape[1]) if dense else SHAPE, dtype)
         weights = constant(net, random(1, shape), scale=scales, axis=3 if depthwise else 0)
         bias = constant(net, random(2, channels, "int64" if dtype == "int16" else "int32"), scale=0.05 * scales)
-        y = tensor(net, (1, channels) if dense else SHAPE, dtype, 0.7 if label == BY_CHANNEL else 0.2)
+        y = tensor(net, (1, channels) if dense else SHAPE, dtype, out)
         table = {"DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions", "FULLY_CONNECTED": "FullyConnectedOptions"}.get(operator, "Conv2DOptions")
         options = {} if dense else CONV | ({"depthMultiplier": 1} if depthwise else {})
         net.add(operator, [x, weights, bias], [y], version=4 if dense else 3, table=table, fusedActivationFunction=0, **options)
         return [x], [y]
 
     return Case(label, dtype, add)
+
+
+@functools.cache
+def _chosen(scales: tuple[float, ...], given: float, out: float, reach: int) -> Any:
+    ends, zero = (np.float32(given), np.float32(out)), ZERO_POINTS["int8"]
+    return np.array([exact.weight_scale(np.float32(scale), *ends, -128 - zero, 127 - zero, reach) for scale in scales])
 
 
 def transposed(dtype: str) -> Case:
@@ -200,6 +213,7 @@ def _moved(dtype: str) -> Iterator[Case]:
 
 def _int8_only() -> Iterator[Case]:
     yield layer(BY_CHANNEL, "int8")
+    yield layer(GIVEN, "int8")
     yield two("SQUARED_DIFFERENCE", "int8", scales=(0.05, 0.05, 0.5))
     yield selected("int8")
     for name in ("REDUCE_MAX", "REDUCE_MIN"):

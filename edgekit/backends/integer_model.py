@@ -9,7 +9,7 @@ from edgekit import plugins
 from edgekit.backends import Artifact, Backend, Candidate, Context
 from edgekit.formats import Model, tflite
 from edgekit.graph import Graph
-from edgekit.legalize import tflite_islands, tflite_micro, tflite_tidy
+from edgekit.legalize import tflite_exact, tflite_islands, tflite_micro, tflite_tidy
 
 QUANTIZER = "litert"
 """The backend that quantizes, unless `options.quantizer` of the profile names another."""
@@ -27,13 +27,15 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], tuple[Artif
     Raises `ConversionError` where float operators or others that no micro kernel takes are left.
     """
     quantizer = _quantizer(context.target.options.get("quantizer", QUANTIZER))
-    prepared, notices = tflite_micro.prepare(model, quantizer.own_precision(model), context.workdir, context.target.options)
+    own = quantizer.own_precision(model)
+    prepared, notices = tflite_micro.prepare(model, own, context.workdir, context.target.options)
     build = quantizer.prepare(prepared, dataclasses.replace(context, io="int8", integer=True))
-    return lambda candidate: _held_to_integers(build(candidate), notices)
+    return lambda candidate: _held_to_integers(build(candidate), notices, given=own is not None, core=context.target.options.get("core", ""))
 
 
-def _held_to_integers(made: Artifact, notices: tuple[str, ...]) -> tuple[Artifact, Graph]:
+def _held_to_integers(made: Artifact, notices: tuple[str, ...], *, given: bool, core: str) -> tuple[Artifact, Graph]:
     said = tflite_islands.without(made.path, made.notices)
+    said = (*said, *(tflite_exact.convolve(made.path, core) if given else tflite_exact.settle(made.path)))
     tflite_tidy.drop_unread(made.path)
     graph = tflite.graph(made.path)
     tflite_micro.refuse(graph, made.path.name)

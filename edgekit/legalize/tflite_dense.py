@@ -1,15 +1,16 @@
-"""Dense layers at the end of a float `.tflite` as 1 x 1 convolutions, whose integer kernels agree to the byte everywhere.
+"""Dense layers as 1 x 1 convolutions, which are fixed point in every runtime: at the end of a float `.tflite`, or of an integer one (`tflite_exact`).
 
 LiteRT's reference FULLY_CONNECTED multiplies accumulators in double precision where weights have a scale for each channel or activations
-16 bits; TFLM and CMSIS-NN multiply in fixed point, at times one step apart. CONV_2D is fixed point in all of them, and the same products.
-It is nothing for nets that are dense throughout: CMSIS-NN with DSP takes twice the instructions for a single row, and loops would need a
-RESHAPE at every step.
+16 bits; TFLM and CMSIS-NN multiply in fixed point, at times one step apart. CONV_2D is fixed point in all of them, and the same products; where
+all layers become convolutions, firmware links one kernel less. It is nothing for nets that are dense throughout: CMSIS-NN with DSP takes twice
+the instructions for a single row, and loops would need a RESHAPE at every step.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from edgekit.formats import tflite_flatbuffer as flatbuffer
@@ -18,25 +19,41 @@ MOST_SHARE = 0.02
 """Part of the multiplications of all convolutions above which a dense layer stays one."""
 MAPS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D", "MEAN"})
 MOVES = frozenset({"RESHAPE", "SQUEEZE"})
+LINEAR = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"})
+POINTWISE = "a dense layer is a 1 x 1 convolution, the same products: LiteRT's reference kernels, TFLM and CMSIS-NN agree on it to the byte"
+VERSIONS: dict[str | None, int] = {"int8": 3, "int16": 4}
+"""Of CONV_2D, by what it reads."""
 
 
 def pointwise(model: Any) -> tuple[str, ...]:
     """Make dense layers behind maps of one place CONV_2D, where that costs next to nothing. The names of the layers changed."""
     graph, changed = model.subgraphs[0], []
-    operators: list[Any] = []
+    operators, constants = list[Any](), dict[Any, int]()
     makers = {int(o.outputs[0]): o for o in graph.operators if len(o.outputs)}
-    most = MOST_SHARE * sum(_products(graph, o) for o in graph.operators if flatbuffer.op_name(model, o) in ("CONV_2D", "DEPTHWISE_CONV_2D"))
+    most = MOST_SHARE * sum(products(graph, o) for o in graph.operators if flatbuffer.op_name(model, o) in ("CONV_2D", "DEPTHWISE_CONV_2D"))
     for operator in graph.operators:
-        cheap = _convertible(model, graph, operator) and _products(graph, operator) <= most and _behind_map(model, graph, makers, operator)
+        cheap = _convertible(model, graph, operator) and products(graph, operator) <= most and _behind_map(model, graph, makers, operator)
         if not cheap and not (_convertible(model, graph, operator) and _asserts(graph, operator)):
             operators.append(operator)
             continue
         changed.append(flatbuffer.text(graph.tensors[int(operator.outputs[0])].name))
-        operators += _convolution(model, graph, operator)
+        operators += _convolution(model, graph, operator, constants)
     graph.operators = operators
     while join_reshapes(model, graph):
         continue
     return tuple(changed)
+
+
+def convolve(model: Any, layers: Sequence[Any]) -> tuple[str, ...]:
+    """Make dense layers of a parsed integer model CONV_2D of the same integers; their names."""
+    graph, operators, made = model.subgraphs[0], list[Any](), dict[Any, int]()
+    names = [flatbuffer.text(graph.tensors[int(o.outputs[0])].name) for o in layers]
+    for operator in graph.operators:
+        operators += _convolution(model, graph, operator, made) if any(operator is layer for layer in layers) else [operator]
+    graph.operators = operators
+    while layers and join_reshapes(model, graph):
+        continue
+    return tuple(names)
 
 
 def _convertible(model: Any, graph: Any, operator: Any) -> bool:
@@ -48,7 +65,7 @@ def _convertible(model: Any, graph: Any, operator: Any) -> bool:
     return sized and flatbuffer.constant(model, ends[1]) is not None and math.prod(map(int, ends[0].shape)) % int(ends[1].shape[1]) == 0
 
 
-def _products(graph: Any, operator: Any) -> int:
+def products(graph: Any, operator: Any) -> int:
     """Multiplications of a layer: of each output with its weights; a depthwise layer's last size is the outputs' own."""
     weights, out = graph.tensors[int(operator.inputs[1])].shape, graph.tensors[int(operator.outputs[0])].shape
     if weights is None or out is None:
@@ -77,8 +94,8 @@ def _asserts(graph: Any, operator: Any) -> bool:
     return int(graph.tensors[int(operator.inputs[1])].shape[0]) == 1 and len(graph.tensors[int(operator.outputs[0])].shape) > 2
 
 
-def _convolution(model: Any, graph: Any, operator: Any) -> list[Any]:
-    """The layer on maps, with RESHAPEs around it."""
+def _convolution(model: Any, graph: Any, operator: Any, constants: dict[Any, int]) -> list[Any]:
+    """The layer on maps, with RESHAPEs around it; the steps of a written-out loop share `constants`."""
     made = flatbuffer.schema()
     channels, depth = (int(n) for n in graph.tensors[int(operator.inputs[1])].shape)
     given, out = int(operator.inputs[0]), int(operator.outputs[0])
@@ -89,8 +106,8 @@ def _convolution(model: Any, graph: Any, operator: Any) -> list[Any]:
     options.padding, options.strideH, options.strideW = made.Padding.VALID, 1, 1
     options.dilationHFactor = options.dilationWFactor = 1
     options.fusedActivationFunction = operator.builtinOptions.fusedActivationFunction
-    layer.opcodeIndex = flatbuffer.op_code(model, "CONV_2D", 1)
-    layer.inputs, layer.outputs = [source, _filters(graph, operator), _bias(model, graph, operator)], [result]
+    layer.opcodeIndex = flatbuffer.op_code(model, "CONV_2D", VERSIONS.get(flatbuffer.numpy_dtype(graph.tensors[given].type), 1))
+    layer.inputs, layer.outputs = [source, *_constants(model, graph, operator, constants)], [result]
     layer.builtinOptionsType, layer.builtinOptions = made.BuiltinOptions.Conv2DOptions, options
     if result != out and out not in [int(i) for i in graph.outputs]:  # a layer is known by the name of what it writes
         inner, outer = graph.tensors[result], graph.tensors[out]
@@ -115,13 +132,38 @@ def _map(graph: Any, tensor: int, shape: list[int]) -> int:
     return len(graph.tensors) - 1
 
 
+def _constants(model: Any, graph: Any, operator: Any, made: dict[Any, int]) -> tuple[int, int]:
+    """Filters and bias, each made once."""
+    given, weights = graph.tensors[int(operator.inputs[0])], int(operator.inputs[1])
+    scale = None if given.quantization is None or given.quantization.scale is None else float(given.quantization.scale[0])
+    bias = int(operator.inputs[2]) if len(operator.inputs) > 2 else -1
+    if weights not in made:
+        made[weights] = _filters(graph, operator)
+    if (weights, bias, scale) not in made:
+        made[weights, bias, scale] = _bias(model, graph, operator)
+    return made[weights], made[weights, bias, scale]
+
+
 def _filters(graph: Any, operator: Any) -> int:
     weights = graph.tensors[int(operator.inputs[1])]
     filters = copy.copy(weights)
     filters.shape = [int(weights.shape[0]), 1, 1, int(weights.shape[1])]
     filters.name = flatbuffer.text(weights.name).encode() + b"/filters"
+    filters.quantization = _by_channel(weights, int(weights.shape[0]))
     graph.tensors.append(filters)
     return len(graph.tensors) - 1
+
+
+def _by_channel(tensor: Any, channels: int, factor: float = 1.0) -> Any:
+    """A constant's scales times a factor, one for each channel; None for a float."""
+    import numpy as np
+
+    if tensor.quantization is None or tensor.quantization.scale is None or not len(tensor.quantization.scale):
+        return None
+    found = flatbuffer.schema().QuantizationParametersT()
+    found.scale = np.broadcast_to(np.asarray(tensor.quantization.scale, np.float32) * np.float32(factor), channels)
+    found.zeroPoint, found.quantizedDimension = np.zeros(channels, np.int64), 0
+    return found
 
 
 def _bias(model: Any, graph: Any, operator: Any) -> int:
@@ -130,9 +172,13 @@ def _bias(model: Any, graph: Any, operator: Any) -> int:
 
     if len(operator.inputs) > 2 and int(operator.inputs[2]) >= 0:
         return int(operator.inputs[2])
-    weights, zeros = graph.tensors[int(operator.inputs[1])], flatbuffer.schema().TensorT()
-    zeros.name, zeros.shape, zeros.type = flatbuffer.text(weights.name).encode() + b"/bias", [int(weights.shape[0])], weights.type
-    zeros.buffer = flatbuffer.add_constant(model, np.zeros(int(weights.shape[0]), np.float32))
+    given, weights, zeros = graph.tensors[int(operator.inputs[0])], graph.tensors[int(operator.inputs[1])], flatbuffer.schema().TensorT()
+    channels, types = int(weights.shape[0]), flatbuffer.schema().TensorType
+    zeros.type = {types.INT8: types.INT32, types.INT16: types.INT64}.get(given.type, types.FLOAT32)
+    zeros.name, zeros.shape = flatbuffer.text(weights.name).encode() + b"/bias", [channels]
+    if zeros.type != types.FLOAT32:
+        zeros.quantization = _by_channel(weights, channels, float(given.quantization.scale[0]))
+    zeros.buffer = flatbuffer.add_constant(model, np.zeros(channels, flatbuffer.numpy_dtype(zeros.type)))
     graph.tensors.append(zeros)
     return len(graph.tensors) - 1
 

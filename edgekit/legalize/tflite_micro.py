@@ -19,7 +19,6 @@ FLOATS = frozenset({"float32", "float16", "float64"})
 EDGES = frozenset({"QUANTIZE", "DEQUANTIZE"})
 MOST_JOINED = 10
 """Inputs that TFLM's CONCATENATION takes (`kernels/concatenation.cc`)."""
-POINTWISE = "a dense layer is a 1 x 1 convolution, the same products: LiteRT's reference kernels, TFLM and CMSIS-NN agree on it to the byte"
 
 
 def prepare(model: Model, own: str | None, workdir: Path, options: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
@@ -69,7 +68,7 @@ def rewrite(source: Path, out: Path, options: dict[str, Any]) -> tuple[Path, tup
         *(f"{name}: a repetition is a concatenation of the same tensor, which has an integer form" for name in join_tiles(model)),
         *(f"{name}: a mean over height and width is an average pool over the whole map: the same sum" for name in pooled),
         *(f"{name}: joined in groups of {MOST_JOINED}" for name in split_joins(model)),
-        *(f"{name}: {POINTWISE}" for name in (tflite_dense.pointwise(model) if options.get("dense") == "pointwise" else ())),
+        *(f"{name}: {tflite_dense.POINTWISE}" for name in (tflite_dense.pointwise(model) if options.get("dense") == "pointwise" else ())),
     )
     return (flatbuffer.write(out, flatbuffer.dump(model)) if notices else source), notices
 

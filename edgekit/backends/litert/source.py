@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgekit.backends import Context
-from edgekit.backends.litert import bounds, fuse, layers, running, signatures
+from edgekit.backends.litert import bounds, fuse, layers, running, signatures, ties
 from edgekit.backends.litert.stock import Range, Ranges
 from edgekit.errors import ConversionError
 from edgekit.formats import Model
@@ -144,7 +144,7 @@ def chosen_ranges(source: Source, method: Method, bits: int) -> Ranges:
     for name, _, rank in _ranked(source):
         low, high = choose(source.histograms[name], method, bits=bits, symmetric=bits == 16)
         found[name] = Range(low * room, high * room, rank)
-    return found
+    return _alike(source, found)
 
 
 def averaged_ranges(source: Source) -> Ranges:
@@ -155,7 +155,12 @@ def averaged_ranges(source: Source) -> Ranges:
         for row in rows[1:]:
             low, high = MOVING_AVERAGE * low + (1 - MOVING_AVERAGE) * row[0], MOVING_AVERAGE * high + (1 - MOVING_AVERAGE) * row[1]
         result[name] = Range(float(low), float(high), rank)
-    return result
+    return _alike(source, result)
+
+
+def _alike(source: Source, ranges: Ranges) -> Ranges:
+    """As they are, or, where everything becomes integers, one for the steps of a layer that is written out."""
+    return ties.alike(source.fresh(), ranges) if source.context.integer else ranges
 
 
 def _ranked(source: Source) -> list[tuple[str, Array, int]]:

@@ -48,7 +48,8 @@ class Compiled:
 def prove(artifact: Artifact, integers: Path, samples: Sequence[Arrays], random: int) -> str:
     """Hold the C to the reference kernels on samples and random inputs; what was shown.
 
-    Where TFLM itself differs from LiteRT's reference kernels (FULLY_CONNECTED may, by one step) TFLM decides: it is what runs on the same cores.
+    Where TFLM itself differs from LiteRT's reference kernels (FULLY_CONNECTED of given scales may, by one step) TFLM decides: it is what runs on the
+    same cores.
     Raises `ConversionError` at the first byte that neither gives.
     """
     import numpy as np
