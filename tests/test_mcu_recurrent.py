@@ -1,4 +1,4 @@
-"""Recurrent and dense nets of integers, from Keras and torch: LiteRT's reference kernels, TFLM here and TFLM on emulated cores give the same bytes."""
+"""Recurrent nets of integers, from Keras and torch: LiteRT's reference kernels, TFLM here and TFLM on emulated cores give the same bytes."""
 
 from __future__ import annotations
 
