@@ -18,7 +18,7 @@ def write(folder: Path, name: str, sources: Sequence[str], *, tflm: bool = False
         "@REQUIRES@": " REQUIRES esp-tflite-micro" if tflm else "",
         "@LANGUAGES@": "C CXX" if tflm else "C",
         "@FEATURES@": "c_std_11 cxx_std_17" if tflm else "c_std_11",
-        "@INCLUDES@": "src ${TFLM_INCLUDE_DIRS}" if tflm else "src",
+        "@TFLM@": _TFLM.replace("@NAME@", name) if tflm else "",
         "@HOST@": _HOST.replace("@NAME@", name) if main else "",
     }
     files = FILES | ({COMPONENT: _COMPONENT} if tflm else {}) | ({"host/self_test.c": _MAIN, "host/arm_acle.h": _ACLE} if main else {})
@@ -40,8 +40,12 @@ endif()
 project(@NAME@ @LANGUAGES@)
 add_library(@NAME@ STATIC ${@NAME@_SOURCES})
 target_compile_features(@NAME@ PUBLIC @FEATURES@)
-target_include_directories(@NAME@ PUBLIC @INCLUDES@)
-@HOST@"""
+target_include_directories(@NAME@ PUBLIC src)
+@TFLM@@HOST@"""
+
+_TFLM = """# warnings in its headers are not this library's
+target_include_directories(@NAME@ SYSTEM PUBLIC ${TFLM_INCLUDE_DIRS})
+"""
 
 _HOST = """
 if(NOT CMAKE_CROSSCOMPILING)
