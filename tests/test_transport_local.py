@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import tempfile
 import time
 from pathlib import Path
 
@@ -75,3 +77,25 @@ def test_options_are_checked() -> None:
         transport.connect("x", {})
     with pytest.raises(UsageError):
         transport.connect("", {"runner": "rust"})
+
+
+def test_what_a_killed_runner_keeps_for_the_run_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Firmware and emulators work in folders of their own, which a runner that is killed cannot remove."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    job, result = make(tmp_path, 'mkdir "${TMPDIR:-/tmp}/kept"; sleep 60')
+    with pytest.raises(DeviceError, match="did not end within 1 s"):
+        native().execute(job, result, 1)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_runner_that_talks_without_end_fills_no_disk(tmp_path: Path) -> None:
+    job, result = make(tmp_path, "head -c 20000000 /dev/zero | tr '\\0' x; echo; echo the end; exit 3")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5 << 20, before[1]))
+    try:
+        with pytest.raises(RunnerError, match="exit code 3 and no result: the end"):
+            native().execute(job, result, 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

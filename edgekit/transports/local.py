@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -68,10 +68,11 @@ class LocalLink:
     def execute(self, job: Path, result: Path, timeout_s: float) -> None:
         """Run a job folder. Raises `DeviceError` (`hung`, `killed`), `RunnerError` when the runner ended without a result."""
         job = job.resolve()
-        with folders.received(result.resolve()) as part, tempfile.TemporaryFile() as talk:
-            code = _run(self._command(job, part), job, timeout_s, talk)
+        # A runner that is killed cannot remove what it keeps for the time of the run: it is all in `scratch`.
+        with folders.received(result.resolve()) as part, tempfile.TemporaryDirectory(prefix="edgekit-run-") as scratch:
+            code, talk = _run(self._command(job, part), job, timeout_s, scratch)
             if not (part / RESULT_FILE).is_file():
-                raise _no_result(code, streams.tail(talk))
+                raise _no_result(code, talk)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -85,26 +86,36 @@ class LocalLink:
         return [str(runner), str(job), str(part)]
 
 
-def _run(command: list[str], folder: Path, timeout_s: float, talk: IO[bytes]) -> int:
-    """Run a command in a session of its own, all of which is killed when time is up or the caller gives up."""
+def _run(command: list[str], folder: Path, timeout_s: float, scratch: str) -> tuple[int, str]:
+    """Run a command in a session of its own, all of which is killed when time is up or the caller gives up: its exit code, and the last it said."""
     source = str(Path(__file__).resolve().parents[2])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     libraries = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=talk, stderr=talk, start_new_session=True)
-    deadline = time.monotonic() + timeout_s
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "LD_LIBRARY_PATH": os.pathsep.join(libraries), "TMPDIR": scratch}
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    process = subprocess.Popen(command, env=environment, stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
+    talk = streams.Tail(process.stdout)
     try:
-        while True:
-            interruption.check()
-            left_s = deadline - time.monotonic()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(max(0.0, min(left_s, interruption.SLICE_S)))
-            if left_s <= 0:
-                raise failure(DEVICE, "hung", f"the run did not end within {timeout_s:g} s", "raise --timeout, or use a smaller model")
+        code = _wait(process, timeout_s)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    try:
+        return code, talk.text(1.0)
+    except TimeoutError:  # a program of a session of its own keeps the pipe
+        return code, ""
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        interruption.check()
+        left_s = deadline - time.monotonic()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(max(0.0, min(left_s, interruption.SLICE_S)))
+        if left_s <= 0:
+            raise failure(DEVICE, "hung", f"the run did not end within {timeout_s:g} s", "raise --timeout, or use a smaller model")
 
 
 def _no_result(code: int, talk: str) -> DeviceError | RunnerError:
