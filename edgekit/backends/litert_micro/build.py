@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgekit.backends import Artifact, Candidate, Context, integer_model
 from edgekit.backends.litert_micro import vela
-from edgekit.budget import Part, format_size, model_part, tflm_kernels, tflm_scratch
+from edgekit.budget import Part, format_size, memory, model_part, tflm_kernels, tflm_scratch
 from edgekit.errors import EdgekitError
 from edgekit.formats import Model, tflite, tflm, tflm_agreement
 from edgekit.graph import Graph
@@ -18,6 +18,8 @@ ARENA = "arena"
 COMPARED = 4
 """Samples, and as many random inputs, on which TFLM is compared with LiteRT's reference kernels."""
 COMPILED = "-npu"
+RECORDS_BYTES = 1024
+"""What the interpreter keeps of a graph that the NPU takes whole: firmware of four operators took 1,000 bytes of arena on a Cortex-M4."""
 
 
 def prepare(model: Model, context: Context) -> Callable[[Candidate], Artifact]:
@@ -46,6 +48,7 @@ def _compiled(made: Artifact, context: Context) -> Artifact:
     """The operators that the NPU takes, compiled for it; TFLM runs the rest. Nothing here runs the NPU: every figure is vela's estimate."""
     options = context.target.options
     found = vela.compile(made.path, options)
+    records = _records_bytes(made) if found.left else RECORDS_BYTES
     path = made.path.with_name(f"{made.path.stem}{COMPILED}.tflite")
     found.path.replace(path)
     stack = options.get("stack_bytes", 0)
@@ -53,12 +56,20 @@ def _compiled(made: Artifact, context: Context) -> Artifact:
         model_part(path, f"model ({made.candidate.precision})"),
         *tflm_kernels.kernels(tflite.graph(path), options.get("core", ""), context.target.delegates),
         Part(ARENA, "arena", found.sram_bytes, 0, "estimated", "vela"),
+        Part("interpreter's records", "arena", records, 0, "estimated", "TFLM's interpreter here, before the NPU took its operators: at most"),
         Part("arena margin", "arena", options.get("arena_margin_bytes", 0), 0, "estimated", "target profile"),
         Part("stack", "arena", stack, 0, "estimated", "target profile"),
     )
     unproven = "outputs here are those of the integer model before it was compiled: no NPU runs on this machine"
     said = (*made.notices, found.said(options["npu"]), unproven)
     return dataclasses.replace(made, path=path, parts=parts, notices=said)
+
+
+def _records_bytes(made: Artifact) -> int:
+    """What the arena of the whole integer model holds besides activations: state, and records of operators, of which fewer are left to the CPU."""
+    peak = memory.peak(tflite.graph(made.path))
+    arena = tflm.arena_bytes(made.path, made.signature) - (peak.live_bytes if peak else 0)
+    return -(-max(arena, RECORDS_BYTES) // 16) * 16
 
 
 def _interpreted(made: Artifact, graph: Graph, context: Context) -> Artifact:
