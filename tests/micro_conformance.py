@@ -37,7 +37,7 @@ needs_ready_made = pytest.mark.skipif(_NO_IMAGE, reason=f"no TFLM for {tflm_imag
 SAMPLES = 3
 CORES = ("cortex-m0", "cortex-m4", "cortex-m55")
 MOST_TENSORS = 16
-SUMS = "packaging makes it MEAN and MUL, which are equal"
+SUMS = "packaging makes it MEAN and MUL, or MEAN on a smaller scale, which are equal"
 NO_REFERENCE = {
     "SUM int8": "TFLM is within one step of the real sum; LiteRT's reference kernel saturates, its default one does not; " + SUMS,
     "SUM int16": "TFLM is within one step of the real sum; LiteRT's reference kernel wraps, its default one does not; " + SUMS,
@@ -253,7 +253,7 @@ fused recurrent layers, which the converters write as loops or unrolled.
 """
 _OTHERS = """## What packaging makes of no float model
 
-A model that comes quantized may hold them.
+They come in models that are quantized already. Of these, only a dense layer of int8 whose convolution would cost too much is packaged as it is.
 
 """
 

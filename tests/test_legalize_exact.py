@@ -1,4 +1,4 @@
-"""Dense layers in forms on which LiteRT's reference kernels and TFLM agree: held against both, on inputs where they did not before."""
+"""Dense layers and sums in forms on which LiteRT's reference kernels and TFLM agree: held against both, on inputs where they did not before."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_weights_keep_their_integers_and_steps_share_them(tmp_path: Path) -> Non
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 def test_the_steps_of_a_loop_share_their_filters(tmp_path: Path, dtype: str) -> None:
     path = net(tmp_path / "net.tflite", dtype, steps=3)
-    assert tflite_exact.convolve(path, "cortex-m55") and kinds(path).count("CONV_2D") == 3
+    assert tflite_exact.fit(path, "cortex-m55") and kinds(path).count("CONV_2D") == 3
     graph = flatbuffer.load(path.read_bytes()).subgraphs[0]
     layers = [operator for operator in graph.operators if len(operator.inputs) == 3]
     assert len({(int(o.inputs[1]), int(o.inputs[2])) for o in layers}) == 1
@@ -98,13 +98,36 @@ def test_given_scales_stay_and_a_convolution_is_made_where_it_costs_little(tmp_p
     for core, kind in (("cortex-m4", "FULLY_CONNECTED"), ("cortex-m55", "CONV_2D")):
         path = net(tmp_path / f"{core}.tflite", "int8")
         _, before = run(path)
-        assert bool(tflite_exact.convolve(path, core)) == (kind == "CONV_2D")
+        assert bool(tflite_exact.fit(path, core)) == (kind == "CONV_2D")
         after, micro = run(path)
         assert kind in kinds(path) and (after == micro).all() == (kind == "CONV_2D")
         np.testing.assert_array_equal(micro, before, "what devices compute stays the same")
 
 
+SUMMED = [([1], "int8"), ([1, 2], "int8"), ([-1], "int8"), ([1, 2, 3], "int8"), ([1, 2], "int16"), ([-1], "int16")]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(("axes", "dtype"), SUMMED)
+def test_a_sum_is_a_mean_of_a_smaller_scale(tmp_path: Path, axes: list[int], dtype: str, keep: bool) -> None:
+    made, shape = Net(), (1, 6, 5, 7)
+    summed = np.zeros(shape).sum(tuple(axes), keepdims=keep).shape
+    zero, steps = (3, 0.05) if dtype == "int8" else (0, 0.0004)
+    x = made.tensor("x", shape, dtype, scale=steps, zero_point=zero)
+    y = made.tensor("y", summed, dtype, scale=0.31 * steps * 20, zero_point=zero)
+    made.add("SUM", [x, made.constant("axes", np.array(axes, np.int32))], [y], version=2, table="ReducerOptions", keepDims=keep)
+    path = made.write(tmp_path / "net.tflite", [x], [y])
+    assert len(tflite_exact.fit(path, "cortex-m4")) == 1 and kinds(path) == ["MEAN", "RESHAPE"]
+    reference, micro = run(path)
+    np.testing.assert_array_equal(reference, micro)
+    model, rng, ends = tflite.open(str(path), {}), np.random.default_rng(2), np.iinfo(dtype)
+    given = rng.integers(ends.min // 4, ends.max // 4, shape, dtype=dtype)
+    wanted = np.clip((given.astype(float) - zero).sum(tuple(axes), keepdims=keep) / (0.31 * 20) + zero, ends.min, ends.max)
+    assert len(np.unique(np.rint(wanted))) > 0.5 * wanted.size
+    assert np.abs(tflite.session(model, reference_kernels=True).run({"x": given})["y"] - wanted).max() < 1
+
+
 def test_what_agrees_already_is_not_written_anew(tmp_path: Path) -> None:
     path = net(tmp_path / "net.tflite", "int8", scales=1)
     content = path.read_bytes()
-    assert tflite_exact.settle(path) == tflite_exact.convolve(path, "cortex-m55") == () and path.read_bytes() == content
+    assert tflite_exact.settle(path) == tflite_exact.fit(path, "cortex-m55") == () and path.read_bytes() == content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 from edgekit import plugins
 from edgekit.backends import Artifact, Backend, Candidate, Context
@@ -30,12 +31,18 @@ def prepare(model: Model, context: Context) -> Callable[[Candidate], tuple[Artif
     own = quantizer.own_precision(model)
     prepared, notices = tflite_micro.prepare(model, own, context.workdir, context.target.options)
     build = quantizer.prepare(prepared, dataclasses.replace(context, io="int8", integer=True))
-    return lambda candidate: _held_to_integers(build(candidate), notices, given=own is not None, core=context.target.options.get("core", ""))
+    options = context.target.options
+
+    def agreed(path: Path) -> tuple[str, ...]:
+        """In forms that LiteRT and micro kernels agree on; an NPU has kernels of its own."""
+        return tflite_exact.settle(path) if own is None else () if "npu" in options else tflite_exact.fit(path, options.get("core", ""))
+
+    return lambda candidate: _held_to_integers(build(candidate), notices, agreed)
 
 
-def _held_to_integers(made: Artifact, notices: tuple[str, ...], *, given: bool, core: str) -> tuple[Artifact, Graph]:
+def _held_to_integers(made: Artifact, notices: tuple[str, ...], agreed: Callable[[Path], tuple[str, ...]]) -> tuple[Artifact, Graph]:
     said = tflite_islands.without(made.path, made.notices)
-    said = (*said, *(tflite_exact.convolve(made.path, core) if given else tflite_exact.settle(made.path)))
+    said = (*said, *agreed(made.path))
     tflite_tidy.drop_unread(made.path)
     graph = tflite.graph(made.path)
     tflite_micro.refuse(graph, made.path.name)

@@ -1,4 +1,4 @@
-"""Dense layers of an integer `.tflite` in forms on which LiteRT's reference kernels and microcontrollers' kernels agree to the byte.
+"""Dense layers and sums of an integer `.tflite` in forms on which LiteRT's reference kernels and microcontrollers' kernels agree to the byte.
 
 LiteRT's reference FULLY_CONNECTED multiplies accumulators in double precision where weights have a scale for each channel or activations
 16 bits; TFLM, CMSIS-NN and generated C multiply in fixed point, at times one step apart. Where the scales are ours to choose, weights get scales
@@ -9,6 +9,7 @@ bits have to: CMSIS-NN takes no dense layer of int16 with a scale for each chann
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,10 @@ def settle(path: Path) -> tuple[str, ...]:
     return _written(model, path, tflite_dense.convolve(model, left)) if layers else ()
 
 
-def convolve(path: Path, core: str) -> tuple[str, ...]:
-    """Rewrite in place a model that came with integers of its own, which stay: convolutions for layers of 16 bits, and for those of 8 bits where
-    that costs little on `core`; what to say of it.
+def fit(path: Path, core: str) -> tuple[str, ...]:
+    """Rewrite in place a model that came with integers of its own, which stay; what to say of it.
+
+    Sums become means, and dense layers of 16 bits convolutions; those of 8 bits where that costs little on `core`.
     """
     model = flatbuffer.load(path.read_bytes(), path.name)
     graph, int16 = model.subgraphs[0], flatbuffer.schema().TensorType.INT16
@@ -48,8 +50,33 @@ def convolve(path: Path, core: str) -> tuple[str, ...]:
     wide = [o for o in layers if graph.tensors[int(o.inputs[0])].type == int16]
     most = MOST_PRICE * sum(tflite_dense.products(graph, o) for o in graph.operators if flatbuffer.op_name(model, o) in tflite_dense.LINEAR)
     more = sum(PRICES.get(core, PRICE) * tflite_dense.products(graph, o) for o in layers if o not in wide)
-    moved = layers if more <= most else wide
-    return _written(model, path, tflite_dense.convolve(model, moved)) if moved else ()
+    moved, summed = layers if more <= most else wide, average_sums(model)
+    said = _written(model, path, tflite_dense.convolve(model, moved)) if moved or summed else ()
+    return (*said, *(f"{name}: a sum is a mean on a scale as many times smaller, which LiteRT and TFLM agree on" for name in summed))
+
+
+def average_sums(model: Any) -> tuple[str, ...]:
+    """Make SUM of integers MEAN on the sum's scale divided by the count, which has the sum's integers; a RESHAPE gives these the sum's scale.
+
+    LiteRT's reference kernel does not carry what exceeds the type, and TFLM's sums in float. The names of the layers changed.
+    """
+    graph, types, changed = model.subgraphs[0], flatbuffer.schema().TensorType, []
+    for place, operator in reversed(list(enumerate(graph.operators))):
+        kind = graph.tensors[int(operator.inputs[0])].type if flatbuffer.op_name(model, operator) == "SUM" else None
+        axes = flatbuffer.constant(model, graph.tensors[int(operator.inputs[1])]) if kind in (types.INT8, types.INT16) else None
+        if axes is None:
+            continue
+        source, out = (graph.tensors[int(i)] for i in (operator.inputs[0], operator.outputs[0]))
+        count = math.prod(int(source.shape[axis]) for axis in {int(a) % len(source.shape) for a in axes.reshape(-1)})
+        mean, scale = copy.copy(out), [float(out.quantization.scale[0]) / count]
+        mean.name, mean.quantization = flatbuffer.text(out.name).encode() + b"/mean", copy.copy(out.quantization)
+        mean.quantization.scale = scale
+        graph.tensors.append(mean)
+        step = tflite_dense.reshape(model, graph, len(graph.tensors) - 1, int(operator.outputs[0]))
+        operator.opcodeIndex, operator.outputs = flatbuffer.op_code(model, "MEAN", 2), [int(step.inputs[0])]
+        graph.operators.insert(place + 1, step)
+        changed.append(flatbuffer.text(out.name))
+    return tuple(reversed(changed))
 
 
 def _written(model: Any, path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -97,7 +124,10 @@ def _scales(model: Any, graph: Any, operator: Any) -> Array | None:
     given, weights, out = (graph.tensors[int(i)] for i in (operator.inputs[0], operator.inputs[1], operator.outputs[0]))
     reach = 255 * np.abs(flatbuffer.data(model, weights).astype(np.int64)).sum(axis=1)
     if _bias(operator) >= 0:
-        reach += np.abs(flatbuffer.data(model, graph.tensors[_bias(operator)]).astype(np.int64))
+        bias = flatbuffer.constant(model, graph.tensors[_bias(operator)])
+        if bias is None:
+            return None
+        reach += np.abs(bias.astype(np.int64))
     zero, ends = int(out.quantization.zeroPoint[0]), (float(given.quantization.scale[0]), float(out.quantization.scale[0]))
     scales = np.asarray(weights.quantization.scale, np.float32)
     found = [exact.weight_scale(scale, *ends, -128 - zero, 127 - zero, ROOM * float(far) + 1) for scale, far in zip(scales, reach, strict=True)]
