@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import resource
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +137,33 @@ def test_a_full_disk_here_is_not_the_boards_fault(link: transport.SshLink, tmp_p
         link.execute(job, result, 20)
     assert caught.value.errno == errno.EFBIG
     assert shell_runner.files(result) == {}
+
+
+HEADERS = {
+    "sparse map": {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "50", "GNU.sparse.name": "a"},
+    "less than nothing": {"size": "-5"},
+    "more than there is": {"size": "9000"},
+    "old sparse": {"GNU.sparse.map": "0,1,9,9", "GNU.sparse.size": "50"},
+}
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_stream_with_hostile_headers_is_a_corrupt_one(header: str, board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board may answer with any bytes; here its tar is a program that does."""
+    stream = io.BytesIO()
+    with tarfile.open(mode="w", fileobj=stream, format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo("a")
+        member.size, member.pax_headers = 1, HEADERS[header]
+        tar.addfile(member, io.BytesIO(b"x"))
+    (tmp_path / "answer.tar").write_bytes(stream.getvalue())
+    (into := tmp_path / "into").mkdir()
+    (board.base / "run").mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(board.connect()) as link:
+        monkeypatch.setattr(link, "_remote", lambda script: ["cat", str(tmp_path / "answer.tar")])
+        with pytest.raises(DeviceError):
+            link.pull("run", ["a"], into, 1000)
+    assert sum(path.stat().st_size for path in into.iterdir()) == 0
+    (board.base / "run").rmdir()
 
 
 def test_a_key_that_is_not_accepted(board: Board, tmp_path: Path) -> None:

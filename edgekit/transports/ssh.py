@@ -36,6 +36,8 @@ _BY_TEXT = (
     ("bad configuration option", "failed"),
 )
 _PLACE = re.compile(r"(?P<host>(?:[A-Za-z0-9_][\w.-]*@)?(?:[A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\]))(?::(?P<port>[0-9]{1,5}))?")
+_BROKEN = (OSError, EOFError, tarfile.TarError, ValueError, LookupError, ArithmeticError)
+"""What tarfile raises for a stream that is no archive: headers hold numbers and maps as text."""
 _TAR_BYTES = 16 << 20
 """What headers and padding of a tar stream may take beside the files."""
 _HINTS = {
@@ -201,7 +203,7 @@ class SshLink:
                 raise self._tar_failure(said.text(self.policy.stall_s), doing)
         except TimeoutError as error:
             raise failure(self.device, "hung", f"no answer while {doing}") from error
-        except (OSError, EOFError, tarfile.TarError) as error:
+        except _BROKEN as error:
             if isinstance(error, OSError) and error.errno in FULL:
                 raise
             raise self._tar_failure(self._last_words(process, said), doing) from error
@@ -264,9 +266,11 @@ def _unpack(tar: tarfile.TarFile, names: Set[str], into: Path, limit_bytes: int)
     found = set()
     for member in tar:
         name = str(PurePosixPath(member.name))
-        source = tar.extractfile(member) if member.isreg() and name in names else None
+        source = tar.extractfile(member) if member.isreg() and not member.issparse() and name in names else None
         if source is None:
             continue
+        if member.size < 0:
+            raise tarfile.ReadError(f"{name} has {member.size} bytes")
         limit_bytes -= member.size
         if limit_bytes < 0:
             raise streams.TooMuchError
