@@ -16,6 +16,19 @@ F = torch.nn.functional
 PICTURE = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 4, 9, 10)).astype(np.float32))
 VOLUME = torch.from_numpy(np.random.default_rng(1).normal(size=(1, 4, 4, 6, 7)).astype(np.float32))
 PLACES = torch.tensor([3, 0])
+ROWS = torch.from_numpy(np.random.default_rng(2).normal(size=(4, 5)).astype(np.float32))
+SCATTERED = torch.tensor([[0, 2, 2, 0, 2], [4, 4, 4, 4, 4], [0, 1, 2, 3, 4], [1, 0, 1, 0, 1]])
+
+
+def bags(mode: str) -> Callable[[Any], Any]:
+    """Bags of one row, none, three and one."""
+    return lambda x: F.embedding_bag(torch.tensor([3, 0, 0, 2, 1]), x, torch.tensor([0, 1, 1, 4]), mode=mode)
+
+
+def cubics(padding: str, aligned: int) -> Callable[[Any], Any]:
+    """Sampling the picture at places inside it, at its edges, and well beyond."""
+    grid = torch.from_numpy(np.random.default_rng(3).uniform(-2.5, 2.5, size=(1, 6, 7, 2)).astype(np.float32))
+    return lambda x: F.grid_sample(x, grid, mode="bicubic", padding_mode=padding, align_corners=bool(aligned))
 
 
 class Call(torch.nn.Module):
@@ -59,6 +72,21 @@ CASES: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "multiples": (lambda x: torch.add(x, x, alpha=-2) + torch.sub(x, 3.0, alpha=0.5) + torch.rsub(x, 3.0, alpha=2), PICTURE),
     "a product more": (lambda x: torch.addcmul(x, x, x + 1, value=0.3), PICTURE),
     "a share of the way": (lambda x: torch.lerp(x, x * x, 0.2), PICTURE),
+    "products": (lambda x: (x.prod()[None], x.prod(1), x.prod(-1, keepdim=True), x[:, :1].prod(1)), PICTURE),
+    "the largest so far": (lambda x: (*x.cummax(2), *x.round().cummin(-1)), PICTURE),
+    "bags": (bags("sum"), ROWS),
+    "bags of means": (bags("mean"), ROWS),
+    "bags of the largest": (bags("max"), ROWS),
+    "bags by weights": (lambda x: F.embedding_bag(PLACES.repeat(3).reshape(2, 3), x, mode="sum", per_sample_weights=x[:2, :3]), ROWS),
+    "bags and padding": (lambda x: F.embedding_bag(torch.tensor([3, 0, 0, 2]), x, torch.tensor([0, 1, 3]), mode="mean", padding_idx=0), ROWS),
+    "bags with their end": (lambda x: F.embedding_bag(torch.tensor([3, 0, 2]), x, torch.tensor([0, 2, 3]), include_last_offset=True), ROWS),
+    "the sum of scattered alone": (lambda x: x.scatter_reduce(1, SCATTERED, x * 2, "sum", include_self=False), ROWS),
+    "the product of scattered": (lambda x: x.scatter_reduce(1, SCATTERED, x * 2, "prod", include_self=False), ROWS),
+    "the mean of scattered": (lambda x: x.scatter_reduce(1, SCATTERED, x * 2, "mean"), ROWS),
+    "the mean of scattered alone": (lambda x: x.scatter_reduce(1, SCATTERED, x * 2, "mean", include_self=False), ROWS),
+    "the largest of scattered": (lambda x: x.scatter_reduce(1, SCATTERED, x * 2, "amax", include_self=False), ROWS),
+    "the smallest of part": (lambda x: x.scatter_reduce(1, SCATTERED[:, :2], x * 2, "amin"), ROWS),
+    **{f"cubics, {padding}, {aligned}": (cubics(padding, aligned), PICTURE) for padding in ("zeros", "border", "reflection") for aligned in (0, 1)},
     "vectors": (lambda x: (x @ x[0, 0, 0], x[0, 0, :, 0] @ x, x[0, 0, 0] @ x[0, 0, 1]), PICTURE),
 }
 
@@ -85,6 +113,8 @@ def test_a_rewrite_computes_what_pytorch_does(name: str) -> None:
     lambda x: x.argmax(1) & 3,
     lambda x: torch.einsum("bchw,bcvw->bchv", x, x),
     lambda x: F.softplus(x, beta=2),
+    lambda x: x.scatter_reduce(3, x.argsort(3), x, "sum"),
+    lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1)),
 ])  # fmt: skip
 def test_what_core_ml_takes_is_left(function: Callable[[Any], Any]) -> None:
     assert not torch_ops.applies(torch.export.export(Call(function), (PICTURE,)), torch_coreml.RULES)

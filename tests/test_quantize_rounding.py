@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit.quantize import grid, rounding
-from edgekit.quantize.layer import round_layer
-from edgekit.quantize.moments import Layer, merge, moments
+from edgekit.quantize.layer import left_alone, round_layer
+from edgekit.quantize.moments import Layer, from_parts, in_parts, merge, moments
 
 
 def problem(seed: int, groups: int, outputs: int, k: int, samples: int = 200):
@@ -144,6 +144,32 @@ def test_a_method_that_fails_on_held_out_samples_is_not_used():
     plain = grid.nearest(weight, rounded.scales)
     errors = [rounding.output_error(weight[None], (q * rounded.scales)[None], judge.covariance).sum() for q in (rounded.integers, plain)]
     assert errors[0] <= errors[1] * 1.02
+
+
+def test_a_layer_of_many_inputs_is_rounded_in_parts(monkeypatch):
+    monkeypatch.setattr("edgekit.quantize.moments.DENSE", 32)
+    monkeypatch.setattr("edgekit.quantize.layer.DENSE", 32)
+    random = np.random.default_rng(19)
+    k = 71  # three parts, and one input of nothing
+    columns = (random.standard_normal((3, 2000, 4)) @ random.standard_normal((4, k)) + 0.02 * random.standard_normal((3, 2000, k))).astype(np.float32)
+    layer = Layer(random.standard_normal((6, k)).astype(np.float32), np.zeros(6, np.float32))
+    seen = moments(columns[:1], columns[:1]), moments(columns[1:2], columns[1:2])
+    assert seen[0].second.shape == (3, 24, 24) and seen[0].mean.shape == (1, k)
+    rounded = round_layer(layer, seen, tuple(moments(columns[i : i + 1], second=False) for i in (0, 1)))
+    plain = round_layer(layer, method="nearest")
+    right = columns[2].astype(np.float64) @ layer.weight.T
+    errors = [((columns[2] @ one.weight.T + one.bias - right) ** 2).mean() for one in (rounded, plain)]
+    assert errors[0] < 0.1 * errors[1]
+    assert rounded.in_parts and not plain.in_parts
+    assert "1 of 2 layers have over 32 inputs" in left_alone([rounded, plain])[0]
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from([5, 2048, 2049, 6145]))
+@settings(max_examples=20, deadline=None)
+def test_parts_come_together_again(groups, rows, k):
+    values = np.random.default_rng(k).standard_normal((groups, rows, k))
+    parts = in_parts(values)
+    assert parts.shape[2] <= 2048 and np.array_equal(from_parts(parts, groups, k), values)
 
 
 def test_an_unknown_method_and_missing_moments_are_refused():

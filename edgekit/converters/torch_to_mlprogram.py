@@ -29,6 +29,7 @@ def convert(model: Model, workdir: Path) -> Model:
     """Convert an exported program. Raises `ConversionError` naming the operator and layer that coremltools has no translation for."""
     check_operators(model.handle)
     mlprogram_write.coremltools()
+    _teach()
     try:
         with quiet():
             converted, notices = _exported(model)
@@ -39,6 +40,22 @@ def convert(model: Model, workdir: Path) -> Model:
         except Exception:  # the first reason is the one that names the model's own operators
             raise ConversionError(f"{model.name}: {_blame(model, first)}", HINT) from first
     return _mlprogram_result.result(model, converted, workdir, notices)
+
+
+def _teach() -> None:
+    """Tell coremltools of what ML Programs have and it does not know of PyTorch: what is scattered, summed, multiplied, or compared."""
+    from coremltools.converters.mil import Builder
+    from coremltools.converters.mil.frontend.torch import ops
+    from coremltools.converters.mil.frontend.torch.torch_op_registry import _TORCH_OPS_REGISTRY
+
+    def scatter_reduce(context: Any, node: Any) -> None:
+        data, axis, index, src, reduce = ops._get_inputs(context, node)[:5]
+        mode = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}[getattr(reduce, "val", reduce)]
+        where = {"data": data, "indices": index, "updates": src, "axis": getattr(axis, "val", axis)}
+        context.add(Builder.scatter_along_axis(**where, mode=mode, name=node.name))
+
+    if _TORCH_OPS_REGISTRY.get_func("scatter_reduce") is None:
+        _TORCH_OPS_REGISTRY.register_func(scatter_reduce, torch_alias=["scatter_reduce.two"])
 
 
 def _exported(model: Model) -> tuple[Any, tuple[str, ...]]:

@@ -7,7 +7,7 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from edgekit.legalize import torch_elementwise, torch_ops, torch_pools, torch_resizes
+from edgekit.legalize import torch_elementwise, torch_gathered, torch_ops, torch_pools, torch_resizes
 from edgekit.legalize.torch_ops import Rule
 from edgekit.legalize.torch_pools import always, each
 
@@ -239,6 +239,7 @@ RULES = (
     Rule("aten::rms_norm", always, rms_norm, "written out, with its own epsilon"),
     *(Rule(f"aten::{name}", _has_no_axes, spread(name), "of all elements: every axis named") for name in ("var", "std")),
     *torch_elementwise.RULES,
+    *torch_gathered.RULES,
     Rule("aten::group_norm", _is_deep, group_norm, "of volumes: lowered to one of a single axis"),
 )
 """What coremltools refuses, or makes other values of."""

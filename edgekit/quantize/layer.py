@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from edgekit.quantize import bias, grid, rounding
 from edgekit.quantize.gathering import Split
-from edgekit.quantize.moments import Layer, Moments, merge
+from edgekit.quantize.moments import DENSE, Layer, Moments, from_parts, in_parts, merge
 from edgekit.tensors import Array
 
 ROUND_OFF = 1e-5
@@ -26,13 +26,14 @@ METHODS = ("nearest", "bias", "second-order")
 class Rounded:
     """`integers` [outputs, k] on `scales` [outputs, k] (symmetric), `bias` float64 [outputs].
 
-    `weight_left` says that weights stayed rounded to nearest, `bias_left` that the bias stayed what it was, because the method asked for
-    made held-out samples worse.
+    `in_parts` says that there are so many inputs that only those near one another made up for each other's errors, `weight_left` that weights
+    stayed rounded to nearest, `bias_left` that the bias stayed what it was, because the method asked for made held-out samples worse.
     """
 
     integers: Array
     scales: Array
     bias: Array
+    in_parts: bool = False
     weight_left: bool = False
     bias_left: bool = False
 
@@ -71,12 +72,10 @@ def round_layer(
 
 def _by_data(layer: Layer, plain: Rounded, seen: Split, wanted: Split, bits: int) -> Rounded:
     """Learn from `seen[0]` with more and more damping while the held-out samples agree; then settle single integers on all samples."""
-    import numpy as np
-
-    scales = plain.scales.reshape(layer.grouped.shape)
-    floor = ROUND_OFF * float(np.trace(seen[0].second, axis1=1, axis2=2).max()) / layer.weight.shape[1]
-    goal = _best_goal(layer, seen, wanted, floor)
-    best, least, chosen = plain.integers, _loss(layer, plain.integers * plain.scales, seen[1], wanted[1]), 0.0
+    shape, floor = layer.grouped.shape, _floor(seen[0])
+    scales = in_parts(plain.scales.reshape(shape), fill=1.0)
+    best, goal = in_parts(plain.integers.reshape(shape)), _best_goal(layer, seen, wanted, floor)
+    least, chosen = _loss(layer, best * scales, seen[1], wanted[1]), 0.0
     for damping in _dampings(seen[0].count / layer.weight.shape[1]):
         teach = rounding.damped(seen[0].covariance, damping, floor)  # the mean error is the bias's to take back
         found = rounding.second_order(_goal(layer, seen[0], wanted[0], goal, floor), scales, teach, bits=bits, sweeps=0)
@@ -90,18 +89,23 @@ def _by_data(layer: Layer, plain: Rounded, seen: Split, wanted: Split, bits: int
     everything, float_means = _both(seen), _both(wanted)
     target = _goal(layer, everything, float_means, goal, floor)
     second = rounding.damped(everything.covariance, chosen, floor)
-    settled = rounding.coordinate_descent(target, best.reshape(scales.shape), scales, second, bits=bits)
-    return dataclasses.replace(plain, integers=settled.reshape(plain.integers.shape))
+    settled = rounding.coordinate_descent(target, best, scales, second, bits=bits)
+    plain = dataclasses.replace(plain, in_parts=shape[2] > DENSE)
+    return dataclasses.replace(plain, integers=from_parts(settled, layer.groups, shape[2]).reshape(plain.integers.shape))
 
 
 def toward(layer: Layer, seen: Split, wanted: Split) -> Array:
-    """The weights [groups, outputs / groups, k] to round toward: those that make up for what earlier layers lost, as far as held-out samples
-    agree; the layer's own where `seen` holds no cross moments.
+    """The weights [groups, outputs / groups, k] to round toward, in the parts that `seen` has: those that make up for what earlier layers lost, as
+    far as held-out samples agree; the layer's own where `seen` holds no cross moments.
     """
+    floor = _floor(seen[0])
+    return _goal(layer, _both(seen), _both(wanted), _best_goal(layer, seen, wanted, floor), floor)
+
+
+def _floor(seen: Moments) -> float:
     import numpy as np
 
-    floor = ROUND_OFF * float(np.trace(seen[0].second, axis1=1, axis2=2).max()) / layer.weight.shape[1]
-    return _goal(layer, _both(seen), _both(wanted), _best_goal(layer, seen, wanted, floor), floor)
+    return ROUND_OFF * float(np.trace(seen.second, axis1=1, axis2=2).max()) / seen.second.shape[1]
 
 
 def _best_goal(layer: Layer, seen: Split, wanted: Split, floor: float) -> float | None:
@@ -114,29 +118,30 @@ def _best_goal(layer: Layer, seen: Split, wanted: Split, floor: float) -> float 
 
 
 def _goal(layer: Layer, seen: Moments, wanted: Moments, damping: float | None, floor: float) -> Array:
-    """The float weights [groups, outputs / groups, k] that give, from what the quantized model reads, most nearly the float layer's outputs.
+    """The float weights [groups, outputs / groups, k], in the parts that `seen` has, that give, from what the quantized model reads, most nearly
+    the float layer's outputs.
 
     Least squares of W w - V x: V = W E[w xT] E[x xT]^-1 = W + W (E[w xT] - E[x xT]) E[x xT]^-1, damped toward W; Li et al. 2025, «GPTAQ»
     (asymmetric calibration). Noise that earlier layers left in small inputs is so kept from growing.
     """
     import numpy as np
 
-    drift = None if damping is None else seen.drift(wanted.mean)
+    weight, drift = in_parts(layer.grouped), None if damping is None else seen.drift(wanted.mean)
     if drift is None:
-        return layer.grouped.astype(np.float64)
-    missing = np.matmul(layer.grouped, drift).transpose(0, 2, 1)
-    found: Array = layer.grouped + np.linalg.solve(rounding.damped(seen.covariance, damping or 0.0, floor), missing).transpose(0, 2, 1)
+        return weight.astype(np.float64)
+    missing = np.matmul(weight, drift).transpose(0, 2, 1)
+    found: Array = weight + np.linalg.solve(rounding.damped(seen.covariance, damping or 0.0, floor), missing).transpose(0, 2, 1)
     return found
 
 
 def _loss(layer: Layer, weight: Array, seen: Moments, wanted: Moments) -> float:
-    """Mean squared distance of `weight`'s outputs from the float layer's, but for their means and a constant."""
+    """Mean squared distance of the outputs of `weight` (in parts) from the float layer's, but for their means and a constant."""
     import numpy as np
 
-    change = weight.reshape(layer.grouped.shape) - layer.grouped
+    own = in_parts(layer.grouped)
     drift = seen.drift(wanted.mean)
-    found = float(rounding.output_error(layer.grouped + change, layer.grouped, seen.covariance).sum())
-    return found if drift is None else found - 2 * float((np.matmul(layer.grouped, drift) * change).sum())
+    found = float(rounding.output_error(weight, own, seen.covariance).sum())
+    return found if drift is None else found - 2 * float((np.matmul(own, drift) * (weight - own)).sum())
 
 
 def _dampings(samples_per_input: float) -> tuple[float, ...]:
@@ -179,9 +184,14 @@ def bias_floor(bias: Array, reach: float, levels: int) -> Array | float:
 def left_alone(results: Sequence[Rounded]) -> tuple[str, ...]:
     """Notices about layers on which a method was not used because it was worse on held-out samples."""
     weights, biases = sum(rounded.weight_left for rounded in results), sum(rounded.bias_left for rounded in results)
-    found = []
+    found = [in_parts_told(count, len(results))] if (count := sum(rounded.in_parts for rounded in results)) else []
     if weights:
         found.append(f"{weights} of {len(results)} layers keep weights rounded to nearest: rounding by data was worse on held-out samples")
     if biases:
         found.append(f"{biases} of {len(results)} layers keep their bias: its correction was worse on held-out samples")
     return tuple(found)
+
+
+def in_parts_told(count: int, of: int) -> str:
+    """The notice about layers with more inputs than are looked at together."""
+    return f"{count} of {of} layers have over {DENSE} inputs: their weights are rounded without regard to what is further apart"

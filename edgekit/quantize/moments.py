@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from edgekit.tensors import Array
+
+DENSE = 2048
+"""Most inputs whose second moments are kept as one matrix. The work on one grows by the cube: 9216 inputs took minutes, and gigabytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +45,35 @@ def from_matrix(matrix: Array, shape: Sequence[int], axis: int) -> Array:
     return np.ascontiguousarray(np.moveaxis(matrix.reshape(matrix.shape[0], *rest), 0, axis))
 
 
+def in_parts(values: Array, fill: float = 0.0) -> Array:
+    """[groups, rows, k] as [groups * parts, rows, size], each part as many inputs that follow one another, at most `DENSE`; `fill` beyond k."""
+    import numpy as np
+
+    groups, rows, k = values.shape
+    parts = -(-k // DENSE)
+    if parts == 1:
+        return values
+    size = -(-k // parts)
+    padded = np.pad(values, [(0, 0), (0, 0), (0, parts * size - k)], constant_values=fill)
+    found: Array = padded.reshape(groups, rows, parts, size).transpose(0, 2, 1, 3).reshape(groups * parts, rows, size)
+    return found
+
+
+def from_parts(values: Array, groups: int, k: int) -> Array:
+    """What `in_parts` made of [groups, rows, k]."""
+    parts, rows, size = values.shape
+    if parts == groups:
+        return values
+    found: Array = values.reshape(groups, -1, rows, size).transpose(0, 2, 1, 3).reshape(groups, rows, -1)[:, :, :k]
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class Moments:
     """Of a layer's input columns: `mean` is float64 [groups, k], `second` (E[x xT], not centered) float64 [groups, k, k].
 
     `cross` (E[w xT], float64 [groups, k, k]) relates what the float model reads at the same places, w, to x; None where that was not seen.
+    Of more than `DENSE` inputs only those of one part are related: `second` and `cross` are [groups * parts, size, size], as `in_parts` has it.
     """
 
     count: int
@@ -53,17 +81,19 @@ class Moments:
     second: Array
     cross: Array | None = None
 
-    @property
+    @functools.cached_property
     def covariance(self) -> Array:
         """Second moment about the mean, [groups, k, k]: what is left of an error once the bias absorbs its mean."""
-        found: Array = self.second - self.mean[:, :, None] * self.mean[:, None, :]
+        mean = in_parts(self.mean[:, None])
+        found: Array = self.second - mean.transpose(0, 2, 1) * mean
         return found
 
     def drift(self, wanted: Array) -> Array | None:
         """Covariance of the float model's inputs (of mean `wanted` [groups, k]) with these, less these' own, [groups, k, k]."""
         if self.cross is None:
             return None
-        found: Array = self.cross - wanted[:, :, None] * self.mean[:, None, :] - self.covariance
+        apart = in_parts(wanted[:, None] - self.mean[:, None])
+        found: Array = self.cross - self.second - apart.transpose(0, 2, 1) * in_parts(self.mean[:, None])
         return found
 
 
@@ -77,11 +107,11 @@ def moments(columns: Array, wanted: Array | None = None, *, second: bool = True)
     count = columns.shape[1]
     if count == 0:
         raise ValueError("moments of no samples")
-    read = columns if second else columns[:, :, :0]
+    read = in_parts(columns) if second else columns[:, :, :0]
     square = np.matmul(read.transpose(0, 2, 1), read).astype(np.float64) / count
     if wanted is None or not second:
         return Moments(count, columns.mean(axis=1, dtype=np.float64), square)
-    apart = np.matmul((wanted - columns).transpose(0, 2, 1), read).astype(np.float64) / count  # alone: lost in the sum, where it is small
+    apart = np.matmul(in_parts(wanted - columns).transpose(0, 2, 1), read).astype(np.float64) / count  # alone: lost in the sum, where it is small
     return Moments(count, columns.mean(axis=1, dtype=np.float64), square, square + apart)
 
 

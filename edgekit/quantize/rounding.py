@@ -25,7 +25,9 @@ def damped(second: Array, damping: float, floor: float = 0.0) -> Array:
     import numpy as np
 
     mean = np.diagonal(second, axis1=1, axis2=2).mean(axis=1)
-    found: Array = second + np.eye(second.shape[1]) * np.maximum(damping * mean, max(floor, grid.TINY))[:, None, None]
+    found: Array = second.copy()
+    place = np.arange(second.shape[1])
+    found[:, place, place] += np.maximum(damping * mean, max(floor, grid.TINY))[:, None]
     return found
 
 

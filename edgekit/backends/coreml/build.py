@@ -11,15 +11,18 @@ from typing import Any
 
 from edgekit import formats
 from edgekit.backends import Artifact, Candidate, Context
-from edgekit.backends.coreml import activations, flexible, halfrange, images, program, rounding, stream
+from edgekit.backends.coreml import activations, flexible, halfrange, images, program, rounding, sensitivity, stream
 from edgekit.backends.coreml.halfrange import Legal
 from edgekit.backends.coreml.layers import RECURRENT
 from edgekit.backends.coreml.rounding import Recipe, Stored
+from edgekit.backends.coreml.sensitivity import Cost
 from edgekit.errors import ConversionError
 from edgekit.formats import Model, Session, mlprogram, mlprogram_write
 from edgekit.graph import Graph
 from edgekit.quantize import ranges
 from edgekit.quantize.grid import Affine
+from edgekit.quantize.layer import in_parts_told
+from edgekit.quantize.moments import DENSE
 from edgekit.tensors import quantize
 from edgekit.virtual.coreml.hazards import Hazard
 from edgekit.virtual.coreml.plan import Plan
@@ -152,13 +155,15 @@ class _Source:
         """One package that computes in half precision, but for the operators `kept`."""
         recipe = RECIPES[candidate.precision]
         recipe = dataclasses.replace(recipe, method=candidate.rounding, kept=kept, grouped=recipe.grouped or (recipe.table and self.grouped))
-        grids = self.grids() if candidate.precision == "w8a8" else {}
+        grids, costs = self.grids(kept) if candidate.precision == "w8a8" else ({}, {})
         stored, method = rounding.round_program(self.legal.plan, self.samples, recipe, grids, self.context.progress)
         made = halves = program.half(self.folder, self.deployment, stored, self.legal.changed, kept)
         if any(not item.half or item.layer.kind in RECURRENT for item in stored) or grids:
             read = {item.layer.layer: grids[item.layer.input] for item in stored if item.layer.input in grids}
             made = program.compressed(made, self.deployment, stored, read)
-        artifact = self.finish(candidate, made, (*told, *_notices(stored, candidate, method)))
+        spared = costs.keys() - grids.keys()
+        artifact = self.finish(candidate, made, (*told, *sensitivity.notice(costs, spared), *_notices(stored, candidate, method)))
+        artifact = dataclasses.replace(artifact, sensitivity=sensitivity.rows(costs, spared))
         saved = mlprogram_write.size_bytes(halves) - mlprogram_write.size_bytes(made)
         return artifact if saved > 0 or candidate.precision == "fp16" else _not_smaller(artifact, saved)
 
@@ -174,11 +179,14 @@ class _Source:
         samples = [{name: value.numpy() for name, value in sample.items()} for sample in self.samples[:LOOKED_AT]]
         return halfrange.broken(package, samples, self.legal.infinite)
 
-    def grids(self) -> dict[str, Affine]:
-        """8-bit grids of what the layers read."""
+    def grids(self, kept: frozenset[str]) -> tuple[dict[str, Affine], dict[str, Cost]]:
+        """8-bit grids of what the layers read, but of what is too dear in 8 bits; and what each costs."""
         if not self.samples:
             raise ConversionError("w8a8 needs calibration data: its activations have fixed ranges", "give --calibration, or choose w8")
-        return activations.grids(self.plan, self.samples, ranges.method(self.context.ranges))
+        every = activations.grids(self.plan, self.samples, ranges.method(self.context.ranges))
+        costs = sensitivity.measure(self.legal.plan, self.samples, every, kept, self.context.progress)
+        spared = sensitivity.too_dear(costs)
+        return {name: every[name] for name in costs if name not in spared}, costs
 
     def finish(self, candidate: Candidate, made: Any, notices: tuple[str, ...]) -> Artifact:
         names = mlprogram.feature_names(self.model)
@@ -194,9 +202,11 @@ class _Source:
 def _notices(stored: list[Stored], candidate: Candidate, method: str) -> tuple[str, ...]:
     nearest = "weights are rounded to nearest: rounding by data was worse on held-out samples"
     plain = (nearest,) if method != candidate.rounding else ()
+    stored = [item for item in stored if item.bias is not None]
+    if method == "second-order" and (wide := sum(item.weight.size > DENSE * item.weight.shape[item.layer.axis] for item in stored)):
+        plain += (in_parts_told(wide, len(stored)),)
     if candidate.precision == "fp16":
         return plain
-    stored = [item for item in stored if item.bias is not None]
     small, pruned = sum(item.half for item in stored), [item for item in stored if item.mask is not None]
     few = sum(item.scales is not None and item.mask is None and item.bits == 8 for item in stored) if candidate.precision[:2] not in WHOLE else 0
     told = [f"{small} of {len(stored)} layers have few weights, which stay in half precision"] if small else []

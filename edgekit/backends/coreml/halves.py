@@ -7,7 +7,7 @@ import dataclasses
 from edgekit.quantize import rounding
 from edgekit.quantize.gathering import Split
 from edgekit.quantize.layer import correct_bias
-from edgekit.quantize.moments import Layer, Moments, merge
+from edgekit.quantize.moments import DENSE, Layer, Moments, merge
 from edgekit.tensors import Array
 
 DIGITS = 10
@@ -31,13 +31,13 @@ class _Joint:
 
 def to_half(linear: Layer, seen: Split | None, wanted: Split | None, method: str) -> tuple[Array, Array]:
     """Weights [outputs, k] and bias, float32 on half precision's grid. With `second-order`, both are rounded as one matrix that reads [x, 1],
-    toward the one that makes up for what earlier layers lost.
+    toward the one that makes up for what earlier layers lost; weights of over `DENSE` inputs to nearest.
     """
     import numpy as np
 
     if seen is None or wanted is None or method == "nearest":
         return half(linear.weight).astype(np.float32), half(linear.bias).astype(np.float32)
-    if method == "bias":
+    if method == "bias" or linear.weight.shape[1] > DENSE:
         moved = correct_bias(linear, half(linear.weight), seen, wanted, linear.bias)
         return half(linear.weight).astype(np.float32), half(moved).astype(np.float32)
     exact = np.concatenate([linear.weight, linear.bias[:, None]], axis=1).astype(np.float64).reshape(linear.groups, -1, linear.weight.shape[1] + 1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgekit.backends.coreml import layers, stream, tables
@@ -17,7 +17,7 @@ from edgekit.progress import Progress, silent
 from edgekit.quantize import grid, palette, pruning, rounding
 from edgekit.quantize.gathering import Split
 from edgekit.quantize.layer import correct_bias, round_layer, toward
-from edgekit.quantize.moments import Layer
+from edgekit.quantize.moments import DENSE, Layer, from_parts
 from edgekit.tensors import Array
 from edgekit.virtual.coreml.plan import Plan
 
@@ -62,7 +62,7 @@ class Recipe:
     """How to round: `bits` 8 or 4 for steps (`table` false), or 2 ** bits entries of a table; 16 for half precision. `method` as in a candidate.
 
     `grouped`: a table for each group of outputs, and scales for blocks of inputs (both from iOS 18 on), in place of one a layer and one an
-    output. `sparsity` is the share of weights that become zero.
+    output. `sparsity` is the share of weights that become zero. Weights of fewer than `smallest` elements stay in half precision.
     """
 
     bits: int = 16
@@ -71,6 +71,7 @@ class Recipe:
     kept: frozenset[str] = frozenset()
     grouped: bool = False
     sparsity: float = 0.0
+    smallest: int = SMALLEST
 
 
 def round_program(
@@ -83,7 +84,8 @@ def round_program(
     """Round every linear layer but those of the operators `recipe.kept`, by the recipe's method, or to nearest where the outputs of held-out
     samples are closer then; deterministic. The second value is the method used.
 
-    `grids` are the 8-bit grids of activations by name, which the rounded program's layers then read through.
+    `grids` are the 8-bit grids of activations by name, which the rounded program's layers then read through; the weights of these layers are never
+    too few, since only 8 bits by 8 bits are faster.
     """
     if not samples or recipe.method == "nearest":
         return _rounded(plan, samples, dataclasses.replace(recipe, method="nearest"), grids or {}, progress)[0], "nearest"
@@ -107,14 +109,16 @@ def _rounded(
         linear, weight = layer.linear(plan.steps[layer.place]), _weight(plan, layer)
         shared = readers[id(weight)] > 1 and recipe.method == "second-order"  # stored once, it is fitted to no reader alone
         method = "bias" if shared else recipe.method
+        how = dataclasses.replace(recipe, method=method, smallest=0 if layer.input in grids else recipe.smallest)
         split: tuple[Split, Split] | None = None
         if layer.input in grids:
-            twins.read_through(layer, _on_grid(grids[layer.input]))
+            twins.read_through(layer, stream.on_grid(grids[layer.input]))
         if method != "nearest":
             twins.advance(layer.place, plan)
-            columns = stream.count(linear.weight.shape[1], twins.samples)
-            split = twins.halves(layer, columns, second=method == "second-order")
-        made.append(_round(layer, linear, split, method, dataclasses.replace(recipe, method=method), weight.shape))
+            k = linear.weight.shape[1]
+            second = method == "second-order" and (k <= DENSE or recipe.bits < 16 or recipe.sparsity > 0)
+            split = twins.halves(layer, stream.count(k, twins.samples), second=second)
+        made.append(_round(layer, linear, split, method, how, weight.shape))
         twins.change(layer, _constants(made[-1]))
     twins.advance(len(plan.steps), plan)
     return made, twins.error(plan)
@@ -132,12 +136,6 @@ def _weight(plan: Plan, layer: MilLayer) -> Any:
     return plan.steps[layer.place].constants[layer.parameter]
 
 
-def _on_grid(chosen: grid.Affine) -> Callable[[Any], Any]:
-    import torch
-
-    return lambda value: torch.from_numpy(chosen.round(value.numpy()).astype("float32"))
-
-
 def _constants(stored: Stored) -> dict[str, Any]:
     import torch
 
@@ -147,7 +145,7 @@ def _constants(stored: Stored) -> dict[str, Any]:
 
 def _round(layer: MilLayer, linear: Layer, split: tuple[Split, Split] | None, method: str, recipe: Recipe, shape: Sequence[int]) -> Stored:
     stored = tuple(int(size) for size in shape)
-    small = linear.weight.size < SMALLEST
+    small = linear.weight.size < recipe.smallest
     if recipe.sparsity and not small and linear.weight.shape[1] >= FEW_INPUTS:
         return _sparse(layer, linear, split, recipe, stored)
     if recipe.bits == 16 or small:
@@ -207,4 +205,5 @@ def _pruned(linear: Layer, split: tuple[Split, Split] | None, recipe: Recipe) ->
     if split is None or recipe.method != "second-order":
         return pruning.by_magnitude(linear.grouped, recipe.sparsity).reshape(linear.weight.shape).astype(np.float64)
     second = rounding.damped(both(split[0]).covariance, tables.DAMPING)
-    return pruning.second_order(toward(linear, *split), second, recipe.sparsity).reshape(linear.weight.shape)
+    pruned = pruning.second_order(toward(linear, *split), second, recipe.sparsity)
+    return from_parts(pruned, linear.groups, linear.weight.shape[1]).reshape(linear.weight.shape)

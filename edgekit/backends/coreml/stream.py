@@ -9,10 +9,11 @@ from typing import Any
 from edgekit.backends.coreml import layers
 from edgekit.backends.coreml.layers import MilLayer
 from edgekit.quantize.gathering import Split
+from edgekit.quantize.grid import Affine
 from edgekit.quantize.moments import moments
 from edgekit.tensors import Array
 from edgekit.virtual.coreml import interpreter
-from edgekit.virtual.coreml.plan import Plan
+from edgekit.virtual.coreml.plan import Plan, Step
 
 COLUMNS = (4000, 8000)
 """Fewest and most input columns gathered a layer; between them, eight for each weight of an output."""
@@ -74,9 +75,8 @@ class Twins:
 
     def read_through(self, layer: MilLayer, function: Callable[[Any], Any]) -> None:
         """Let a layer of the rounded program read its input through `function` (rounding to an activation's grid)."""
-        step = self.steps[layer.place]
         self._through[layer.place] = function
-        self.steps[layer.place] = dataclasses.replace(step, kernel=lambda x, **others: step.kernel(x=function(x), **others))
+        self.steps[layer.place] = reading_through(self.steps[layer.place], function)
 
     def error(self, plan: Plan) -> float:
         """How far the rounded outputs of the samples that judge are off, behind the last operator: the worst output's squared error over
@@ -99,6 +99,18 @@ class Twins:
 
     def _stored(self, value: Any) -> Any:
         return value.half().float() if self._half and hasattr(value, "is_floating_point") and value.is_floating_point() else value
+
+
+def reading_through(step: Step, function: Callable[[Any], Any]) -> Step:
+    """A step that reads its `x` through `function`."""
+    return dataclasses.replace(step, kernel=lambda x, **others: step.kernel(x=function(x), **others))
+
+
+def on_grid(chosen: Affine) -> Callable[[Any], Any]:
+    """What rounds a float32 tensor to a grid."""
+    import torch
+
+    return lambda value: torch.from_numpy(chosen.round(value.numpy()).astype("float32"))
 
 
 def fitting(plan: Plan, samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

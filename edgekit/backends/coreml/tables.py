@@ -6,7 +6,7 @@ from edgekit.backends.coreml.halves import both, half
 from edgekit.quantize import palette, rounding
 from edgekit.quantize.gathering import Split
 from edgekit.quantize.layer import correct_bias, toward
-from edgekit.quantize.moments import Layer
+from edgekit.quantize.moments import Layer, from_parts, in_parts
 from edgekit.tensors import Array
 
 DAMPING = 0.1
@@ -30,11 +30,11 @@ def to_table(linear: Layer, split: tuple[Split, Split] | None, method: str, bits
     """Indices [outputs, k], the ascending tables (float64 [groups, entries], on half precision's grid), and the bias."""
     import numpy as np
 
-    weight, matter = linear.weight.astype(np.float64), np.ones(linear.weight.shape)
+    weight, matter, k = linear.weight.astype(np.float64), np.ones(linear.weight.shape), linear.weight.shape[1]
     if split is not None and method == "second-order":
-        weight = toward(linear, *split).reshape(weight.shape)
+        weight = from_parts(toward(linear, *split), linear.groups, k).reshape(weight.shape)
         power = np.diagonal(both(split[0]).covariance, axis1=1, axis2=2)
-        matter = np.repeat(power, len(weight) // linear.groups, axis=0)
+        matter = np.repeat(from_parts(power[:, None], linear.groups, k)[:, 0], len(weight) // linear.groups, axis=0)
     parts = zip(weight.reshape(groups, -1), matter.reshape(groups, -1), strict=True)
     entries = np.stack([best(values, weights, bits) for values, weights in parts])
     indices = palette.nearest(weight, entries)
@@ -42,9 +42,20 @@ def to_table(linear: Layer, split: tuple[Split, Split] | None, method: str, bits
         return indices, entries, half(linear.bias).astype(np.float32)
     if method == "second-order":
         second = rounding.damped(both(split[0]).covariance, DAMPING)
-        indices = palette.second_order(weight.reshape(linear.groups, -1, weight.shape[1]), entries, second).reshape(weight.shape)
+        indices = _indices(weight.reshape(linear.groups, -1, k), entries, second).reshape(weight.shape)
     moved = correct_bias(linear, palette.looked_up(indices, entries), split[0], split[1], linear.bias)
     return indices, entries, half(moved).astype(np.float32)
+
+
+def _indices(weight: Array, entries: Array, second: Array) -> Array:
+    """Of weights [groups, outputs / groups, k], by the second moments of each part of their inputs."""
+    import numpy as np
+
+    groups, outputs, k = weight.shape
+    parts = in_parts(weight).reshape(groups, -1, outputs, second.shape[1]).swapaxes(0, 1)
+    seconds = second.reshape(groups, -1, *second.shape[1:]).swapaxes(0, 1)
+    found = [palette.second_order(part, entries, own) for part, own in zip(parts, seconds, strict=True)]
+    return np.concatenate(found, axis=2)[:, :, :k]
 
 
 def best(values: Array, weights: Array, bits: int) -> Array:
