@@ -105,7 +105,7 @@ def toward(layer: Layer, seen: Split, wanted: Split) -> Array:
 def _floor(seen: Moments) -> float:
     import numpy as np
 
-    return ROUND_OFF * float(np.trace(seen.second, axis1=1, axis2=2).max()) / seen.second.shape[1]
+    return ROUND_OFF * float(np.trace(seen.second, axis1=1, axis2=2).max()) / int(seen.second.shape[1])
 
 
 def _best_goal(layer: Layer, seen: Split, wanted: Split, floor: float) -> float | None:

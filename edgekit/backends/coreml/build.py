@@ -201,7 +201,7 @@ class _Source:
 
 def _notices(stored: list[Stored], candidate: Candidate, method: str) -> tuple[str, ...]:
     nearest = "weights are rounded to nearest: rounding by data was worse on held-out samples"
-    plain = (nearest,) if method != candidate.rounding else ()
+    plain: tuple[str, ...] = (nearest,) if method != candidate.rounding else ()
     stored = [item for item in stored if item.bias is not None]
     if method == "second-order" and (wide := sum(item.weight.size > DENSE * item.weight.shape[item.layer.axis] for item in stored)):
         plain += (in_parts_told(wide, len(stored)),)

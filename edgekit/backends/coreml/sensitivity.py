@@ -111,7 +111,7 @@ def _cost(plan: Plan, rows: Sequence[tuple[dict[str, tuple[float, float]], float
 def _macs(plan: Plan, layer: MilLayer) -> int:
     step = plan.steps[layer.place]
     weight = step.constants[layer.parameter]
-    return math.prod(step.operation.outputs[0].type.shape) * (weight.numel() // weight.shape[layer.axis])
+    return math.prod(step.operation.outputs[0].type.shape) * int(weight.numel() // weight.shape[layer.axis])
 
 
 def too_dear(costs: Mapping[str, Cost]) -> tuple[str, ...]:
