@@ -26,7 +26,8 @@ def test_layers_with_groups_are_built_alone_once_a_form_and_in_each_width(tmp_pa
 
     def size_of(proto) -> float:
         stored = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
-        form = stored["x/zero"] == onnx.TensorProto.UINT16, stored["w1/stored"] == onnx.TensorProto.INT16
+        zero = next(node.input[2] for node in proto.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == "x")
+        form = stored[zero] == onnx.TensorProto.UINT16, stored["w1/stored"] == onnx.TensorProto.INT16
         asked.append((form, tuple(dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim)))
         return {(False, False): 1000, (True, False): 1700, (True, True): math.inf}[form]
 
@@ -37,8 +38,29 @@ def test_layers_with_groups_are_built_alone_once_a_form_and_in_each_width(tmp_pa
     assert weights == {"w3": 16}  # what is refused has no price
 
 
+PLAIN = 1_000_000
+
+
 def test_as_much_is_widened_as_fits_beside_what_does_not():
     costs = {name: Cost(noise, 0, {}, frozenset((name,))) for name, noise in (("a", 8.0), ("b", 4.0), ("c", 2.0), ("d", 1.0))}
     bytes_of = {"a": 1, "b": 90, "c": 2, "d": 1}
-    assert mixed.choose(costs, lambda names: 100 + sum(bytes_of[name] for name in names), 100) == {"a", "c", "d"}
-    assert mixed.choose(costs, lambda names: math.inf if names & {"b", "c", "d"} else 100, 100) == {"a"}
+    names = mixed.together(mixed.choose(costs, lambda names: PLAIN + 10_000 * sum(bytes_of[name] for name in names), PLAIN))
+    assert names == {"a", "c", "d"}
+    assert mixed.choose(costs, lambda names: math.inf if names & {"b", "c", "d"} else PLAIN, PLAIN) == (frozenset("a"),)
+
+
+def test_a_small_binary_may_grow_by_a_few_pages_and_a_large_one_by_a_twentieth():
+    assert mixed.most_bytes(400_000) == 400_000 + 8 * 4096
+    assert mixed.most_bytes(6_000_000) == 6_300_000
+
+
+@pytest.mark.parametrize(("most", "left"), [(5, "abcde"), (4, "abcd"), (2, "ab"), (1, ""), (0, "")])
+def test_what_no_longer_fits_after_rounding_by_data_is_left_out_last_first(most, left):
+    asked = []
+
+    def fits(names: frozenset[str]) -> bool:
+        asked.append(names)
+        return len(names) <= most
+
+    assert mixed.fitting(tuple(frozenset(name) for name in "abcde"), fits) == frozenset(left)
+    assert len(asked) <= 4

@@ -98,6 +98,7 @@ def test_noise_of_activations_adds_up_and_wide_ones_make_none(tmp_path):
     costs = sensitivity.measure(weights.proto, eight, samples)
     assert set(costs) == {"x", "a", "b", "c", "y"}
     total, found = sum(cost.noise for cost in costs.values()), sensitivity.noise_of(weights.proto, eight, samples)
+    assert sum(sensitivity.noises(weights.proto, eight, samples)) / len(samples) == pytest.approx(found)
     assert 0.5 * found < total < 2 * found
     order = sensitivity.worth(costs, 0.2 * total)
     assert sensitivity.worth(costs, 0.4 * total) == order[: len(sensitivity.worth(costs, 0.4 * total))]

@@ -10,8 +10,9 @@ import pytest
 from edgekit import formats, target
 from edgekit.backends import Backend, Candidate, Context, onnxruntime, qnn
 from edgekit.legalize import onnx_prepare
-from edgekit.qdq import protos
+from edgekit.qdq import protos, source
 from edgekit.qdq.source import Source
+from edgekit.quantize import gathering
 
 onnx = pytest.importorskip("onnx")
 TEXT = '<ir_version: 8, opset_import: ["" : 17]> net (float[1, 4] x, int64[2] spare) => (float[1, 3] y) { a = Gemm (x, w, b)  y = Relu (a) }'
@@ -32,17 +33,24 @@ def model(tmp_path: Path) -> formats.Model:
 def test_inputs_that_nothing_reads_are_left_out(model: formats.Model, tmp_path: Path) -> None:
     prepared = onnx_prepare.prepare(model)
     proto = protos.canonical(prepared.model.handle)
-    source = Source(model, proto, dict(prepared.inputs), dict(prepared.outputs), SAMPLES, tmp_path)
-    assert [spec.name for spec in source.specs] == ["x"]
-    assert [{name: (value.dtype, value.tolist()) for name, value in sample.items()} for sample in source.samples] == [
+    made = Source(model, proto, dict(prepared.inputs), dict(prepared.outputs), SAMPLES, tmp_path)
+    assert [spec.name for spec in made.specs] == ["x"]
+    assert [{name: (value.dtype, value.tolist()) for name, value in sample.items()} for sample in made.samples] == [
         {"x": (np.float32, [[-1.0] * 4])},
         {"x": (np.float32, [[1.0] * 4])},
     ]
-    assert source.renamed == {"y:0": "y_0"}
-    assert source.seen["x"].low == -1 and source.seen["x"].high == 1
-    assert source.weights("nearest") is source.weights("nearest") and source.weights("nearest", 4) is not source.weights("nearest")
-    level, gained = source.level
-    assert level is source and gained == ()
+    assert made.renamed == {"y:0": "y_0"}
+    assert made.seen["x"].low == -1 and made.seen["x"].high == 1
+    assert made.weights("nearest") is made.weights("nearest") and made.weights("nearest", 4) is not made.weights("nearest")
+    level, gained = made.level
+    assert level is made and gained == ()
+
+
+@pytest.mark.parametrize(("samples", "judges"), [(0, 0), (1, 1), (8, 8), (16, 8), (32, 8), (256, 64)])
+def test_ways_to_round_are_judged_on_eight_samples_or_more(samples: int, judges: int) -> None:
+    found = source.contest(samples)
+    assert len(found) == judges and set(found) <= set(range(samples))
+    assert samples < 32 or set(found) == gathering.judging(samples)  # held out of what each layer chose
 
 
 def check(backend: Backend, model: formats.Model, target_name: str, precision: str, work: Path) -> None:

@@ -12,6 +12,7 @@ from edgekit.quantize.grid import Affine
 from tests.decibels import sqnr_db
 
 onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
 
 
 def net() -> onnx.ModelProto:
@@ -59,8 +60,29 @@ def test_an_eight_bit_clip_is_left_to_the_grid(tmp_path):
 def test_biases_are_stored_in_steps_of_input_times_weight_scale(tmp_path):
     _, made = quantized(8, tmp_path)
     values = protos.constants(made)
+    scales = {node.input[0]: values[node.input[1]] for node in made.graph.node if node.op_type == "DequantizeLinear"}
     assert values["b1/stored"].dtype == np.int32
-    assert np.allclose(values["b1/scale"], values["w1/scale"] * values["x/scale"], rtol=1e-6)
+    assert np.allclose(scales["b1/stored"], scales["w1/stored"] * scales["x/stored"], rtol=1e-6)
+
+
+def test_equal_scales_and_zero_points_are_stored_once_but_for_zero_points_of_weights(tmp_path):
+    """What turns int8 weights to uint8 in onnxruntime refuses zero points that layers share."""
+    _, made = quantized(8, tmp_path)
+    steps = [node for node in made.graph.node if node.op_type.endswith("uantizeLinear")]
+    stored = {tensor.name: (tensor.data_type, tuple(tensor.dims), tensor.raw_data) for tensor in made.graph.initializer}
+    weights = [node.input[2] for node in steps if stored[node.input[2]][0] == onnx.TensorProto.INT8]
+    assert len(set(weights)) == len(weights) == 3
+    others = {name for node in steps for name in node.input[1:]}.difference(weights)
+    assert len({stored[name] for name in others}) == len(others)
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    ort.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def test_names_of_parameters_avoid_those_of_the_graph():
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> net (float[1] q0) => (float[1] q2) { q2 = Relu (q0) }')
+    names = protos.free_names(model, "q")
+    assert [next(names), next(names)] == ["q1", "q3"]
 
 
 def test_a_stream_gives_what_the_whole_model_gives(tmp_path):

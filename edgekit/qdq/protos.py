@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from edgekit.errors import ConversionError, first_line, require
@@ -62,6 +63,13 @@ def set_narrow(proto: Any, name: str) -> None:
     tensor = next(t for t in proto.graph.initializer if t.name == name)
     values = onnx.numpy_helper.to_array(tensor).reshape(-1)
     tensor.CopyFrom(onnx.helper.make_tensor(name, onnx.TensorProto.INT4, tensor.dims, values))
+
+
+def free_names(proto: Any, prefix: str) -> Iterator[str]:
+    """Names that no value of the graph has: `prefix` and a number."""
+    graph = proto.graph
+    taken = {name for node in graph.node for name in (*node.input, *node.output)} | {value.name for value in (*graph.input, *graph.initializer)}
+    return (name for number in itertools.count() if (name := f"{prefix}{number}") not in taken)
 
 
 def producers(nodes: Sequence[Any]) -> dict[str, int]:

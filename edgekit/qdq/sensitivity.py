@@ -130,10 +130,25 @@ def worth(costs: Mapping[str, Cost], least: float) -> tuple[frozenset[str], ...]
 
 def noise_of(proto: Any, other: Any, samples: Sequence[Arrays]) -> float:
     """Error power of `other`'s outputs relative to the power of `proto`'s, of the worst output, over samples; at most 1."""
-    names = [value.name for value in proto.graph.output]
-    sessions = [protos.session(one) for one in (proto, other)]
-    right, given = ([dict(zip(names, session.run(names, sample), strict=True)) for sample in samples] for session in sessions)
-    return _worst(names, right, given)
+    return _worst([value.name for value in proto.graph.output], _outputs(proto, samples), _outputs(other, samples))
+
+
+def noises(proto: Any, other: Any, samples: Sequence[Arrays]) -> list[float]:
+    """What each sample adds to that: error power of its worst output, relative to the mean power of that output over samples; at most 1."""
+    import numpy as np
+
+    right, given = (_outputs(one, samples) for one in (proto, other))
+    worst = np.zeros(len(samples))
+    for name in (value.name for value in proto.graph.output):
+        wanted, found = (np.stack([sample[name].astype(np.float64).reshape(-1) for sample in one]) for one in (right, given))
+        relative = ((found - wanted) ** 2).sum(axis=1) / max((wanted**2).sum(axis=1).mean(), 1e-30)
+        worst = np.maximum(worst, np.nan_to_num(relative, nan=1.0))
+    return [min(float(noise), 1.0) for noise in worst]
+
+
+def _outputs(proto: Any, samples: Sequence[Arrays]) -> list[dict[str, Array]]:
+    names, session = [value.name for value in proto.graph.output], protos.session(proto)
+    return [dict(zip(names, session.run(names, sample), strict=True)) for sample in samples]
 
 
 def _judges(samples: Sequence[Arrays]) -> list[Arrays]:

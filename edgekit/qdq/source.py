@@ -11,13 +11,18 @@ from typing import Any
 from edgekit.formats import Model
 from edgekit.progress import Progress, silent
 from edgekit.qdq import equalized, joins, layers, protos, rounding, sensitivity, spans, stream, write
+from edgekit.quantize.choices import clearly_less
 from edgekit.quantize.gathering import judging
 from edgekit.quantize.grid import Affine
 from edgekit.quantize.ranges import Histogram
+from edgekit.quantize.sampling import spread
 from edgekit.tensors import Arrays, TensorSpec
 
 CLEARLY = 1.25
 """Error power (1 dB) from which equalized channels count as worse: rounding to nearest hides some of what they gain."""
+
+JUDGES = 8
+"""Samples that decide between two ways to round, where there are as many."""
 
 BLOCKS_FROM = 21
 """The first operator set in which DequantizeLinear has blocks."""
@@ -130,7 +135,7 @@ class Source:
         return rounding.round_weights(self.proto, (), self.seen, self.workdir, method="nearest", fine=names)
 
     def quantized(self, method: str, policy: write.Policy, bits: int = 8, *, blocks: bool = False) -> tuple[Any, tuple[str, ...]]:
-        """The QDQ graph, and notices about its weights: those rounded to nearest, where that does better on the samples that judge."""
+        """The QDQ graph, and notices about its weights: those rounded to nearest, where that is clearly better, sample by sample."""
         grids = policy if policy.bits == 8 and method != "nearest" else None
         fine = write.Policy(fine=policy.fine) if policy.fine else None
         weights, plain = self.weights(method, bits, grids, blocks), self.weights("nearest", bits, fine, blocks)
@@ -138,11 +143,20 @@ class Source:
         if weights is plain:
             return made, weights.notices
         nearest = write.write(plain, self.ranges(policy), policy)
-        judges = [self.samples[index] for index in sorted(judging(len(self.samples)))]
-        if sensitivity.noise_of(self.proto, made, judges) <= sensitivity.noise_of(self.proto, nearest, judges):
+        judges = [self.samples[index] for index in contest(len(self.samples))]
+        if not clearly_less(*(sensitivity.noises(self.proto, one, judges) for one in (nearest, made))):
             return made, weights.notices
-        return nearest, (f"{method} rounding is not used: nearest did better here on samples held out",)
+        return nearest, (f"{method} rounding is not used: nearest did better here, on {len(judges)} samples compared one by one",)
 
     def costs(self, policy: write.Policy, prices: Mapping[str, int] | None = None) -> dict[str, sensitivity.Cost]:
         """What each activation costs on the grids of `policy`; `prices` as in `sensitivity.measure`."""
         return sensitivity.measure(self.proto, self.quantized("nearest", policy)[0], self.samples, self.progress, prices)
+
+
+def contest(count: int) -> tuple[int, ...]:
+    """Numbers of the samples that decide between two ways to round: those held out of each layer's choices, where they are `JUDGES` or more.
+
+    Of fewer samples all may decide, and so the held-out ones in part: in the end weights settle on all samples, and what two of them say is chance.
+    """
+    held_out = tuple(sorted(judging(count)))
+    return held_out if len(held_out) >= JUDGES or not count else spread(count, min(count, JUDGES))

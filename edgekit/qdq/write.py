@@ -67,6 +67,8 @@ class _Writer:
         self._nodes: list[Any] = []
         self._grids: dict[str, Affine] = {}
         self._real: dict[tuple[str, int], str] = {}
+        self._parameters: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._free = protos.free_names(self._proto, "q")
         self._needed = self._needs()
         self._whole = whole(self._proto.graph)
         self._limits = {node.output[0]: self._limit(node) for node in self._proto.graph.node}
@@ -200,7 +202,7 @@ class _Writer:
         return self._real[name, bits]
 
     def _pair(self, source: str, name: str, grid: Affine, result: str) -> None:
-        parameters = self._parameters(name, grid.scale, grid.zero_point, f"uint{_bits_of(grid)}")
+        parameters = [self._parameter(grid.scale, "float32"), self._parameter(grid.zero_point, f"uint{_bits_of(grid)}")]
         self._q("QuantizeLinear", [source, *parameters], f"{name}/stored")
         self._q("DequantizeLinear", [f"{name}/stored", *parameters], result)
 
@@ -247,21 +249,31 @@ class _Writer:
         return self._stored(layer.bias, stored, scales, 0, 0)
 
     def _stored(self, name: str, stored: Array, scale: Any, zero_point: int, axis: int | None = None, bits: int = 8, block: int = 0) -> str:
-        parameters = self._parameters(name, scale, zero_point, stored.dtype.name)
+        import numpy as np
+
+        zeros, dtype = np.full(np.shape(scale), zero_point), "int4" if bits == 4 else stored.dtype.name
+        parameters = [self._parameter(scale, "float32"), self._parameter(zeros, dtype, owner=name if dtype == "int8" else "")]
         protos.set_constant(self._proto, f"{name}/stored", stored)
         if bits == 4:  # two in a byte
-            for part in ("stored", "zero"):
-                protos.set_narrow(self._proto, f"{name}/{part}")
+            protos.set_narrow(self._proto, f"{name}/stored")
         self._q("DequantizeLinear", [f"{name}/stored", *parameters], f"{name}/real", axis, block)
         return f"{name}/real"
 
-    def _parameters(self, name: str, scale: Any, zero_point: int, dtype: str) -> list[str]:
+    def _parameter(self, value: Any, dtype: str, owner: str = "") -> str:
+        """A scale or zero point, stored once for all that are equal: there are two for every grid, and nobody reads their names.
+
+        int8 weights own theirs: what turns them to uint8 in onnxruntime (`session.x64quantprecision`) refuses one that is shared.
+        """
         import numpy as np
 
-        steps = np.asarray(scale, np.float32)
-        protos.set_constant(self._proto, f"{name}/scale", steps)
-        protos.set_constant(self._proto, f"{name}/zero", np.full(steps.shape, zero_point, dtype))
-        return [f"{name}/scale", f"{name}/zero"]
+        array = np.asarray(value, dtype.replace("int4", "int8"))
+        key = f"{owner}/{dtype}", array.shape, array.tobytes()
+        if key not in self._parameters:
+            self._parameters[key] = next(self._free)
+            protos.set_constant(self._proto, self._parameters[key], array)
+            if dtype == "int4":
+                protos.set_narrow(self._proto, self._parameters[key])
+        return self._parameters[key]
 
     def _q(self, kind: str, inputs: list[str], output: str, axis: int | None = None, block: int = 0) -> None:
         import onnx

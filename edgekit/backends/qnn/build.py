@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -134,8 +135,15 @@ class _Builder:
         def size_of(policy: write.Policy) -> float:
             return self._context_bytes(source.quantized("nearest", policy)[0])
 
-        names = mixed.choose(costs | weights, lambda names: size_of(policy(names)), size_of(eight))
-        made, notices = source.quantized(candidate.rounding, policy(names))
+        @functools.cache
+        def built(names: frozenset[str]) -> tuple[Any, tuple[str, ...]]:
+            return source.quantized(candidate.rounding, policy(names))
+
+        eight_bytes = size_of(eight)
+        chosen = mixed.choose(costs | weights, lambda names: size_of(policy(names)), eight_bytes)
+        weighed = candidate.rounding == "nearest"  # that very graph
+        names = mixed.fitting(chosen, lambda names: weighed or self._context_bytes(built(names)[0]) <= mixed.most_bytes(eight_bytes))
+        made, notices = built(names)
         many, fine = sum(name in names for name in costs), sum(name in names for name in weights)
         told = f"{many} of {len(costs)} activations in 16 bits, those whose 8 bits cost the outputs most, and {len(sums - names)} sums beside layers"
         more = (f"{fine} weights in 16 bits, of layers that compute in them",) if fine else ()
