@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import threading
@@ -15,7 +16,7 @@ import pytest
 from edgekit.errors import DeviceError, UsageError
 from edgekit.transports import adb as transport
 from edgekit.transports import adb_server, adb_shell, adb_sync, folders, probe, scripts
-from edgekit.transports.adb_errors import reason_of_adb
+from edgekit.transports.adb_errors import reason_of_adb, translated
 from edgekit.virtual import android
 from tests import shell_runner
 from tests.android_fixtures import Adb, free_port, private_adb, require_device
@@ -278,3 +279,10 @@ def test_a_device_that_says_much_of_itself_is_cut_short() -> None:
     facts = probe.read(f"--props\n{props}--uname\nLinux {'z' * 9000} aarch64\n--zones\n{zones}--end\n", "x", {})
     assert facts.identity == "x" * 200 and facts.os == "android" and len(facts.details) == 256
     assert max(map(len, [facts.model, facts.os_build, *facts.details, *facts.details.values()])) == 200
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_here_is_not_the_device_s_fault(number: int) -> None:
+    with pytest.raises(OSError) as caught, translated("x", "pulling"):
+        raise OSError(number, "no space")
+    assert caught.value.errno == number
