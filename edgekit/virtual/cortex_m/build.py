@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from edgekit import resources
 from edgekit.errors import ConversionError, EdgekitError
@@ -109,6 +108,8 @@ def build(artifact: Path, board: Board, scratch: Path, stack_bytes: int = STACK_
 
 def tensor_bytes(spec: TensorSpec) -> int:
     """The size of a tensor in memory and on the wire."""
+    import numpy as np
+
     return spec.elements * np.dtype(spec.dtype).itemsize
 
 
