@@ -51,6 +51,15 @@ ONE_STEP = {
 """With `NO_REFERENCE`, what packaging makes of no float model."""
 
 
+def give_interpreter(core: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TFLM for an emulated core: compiled from the source tree, or else the ready-made one; a test that can have neither is skipped."""
+    if tree.tree() is not None:
+        return
+    if core != tflm_image.CORE or _NO_IMAGE:
+        pytest.skip(f"no TFLM for {core}: {tree.VARIABLE} names no source tree" + (f", {tflm_image.INSTALL}" if core == tflm_image.CORE else ""))
+    monkeypatch.setenv(tree.VARIABLE, tflm_image.PACKAGE)
+
+
 def opened(cases: Sequence[Case], path: Path) -> Model:
     path.write_bytes(micro_ops.pack(cases))
     return tflite.open(str(path), {})

@@ -15,7 +15,6 @@ pytest.importorskip("tflite_micro")
 
 from edgekit import bundle, packager
 from edgekit.formats import Model, tflite, tflm
-from edgekit.virtual.cortex_m import tflm as tree
 from tests import micro_conformance
 
 pytestmark = pytest.mark.slow
@@ -89,9 +88,9 @@ def test_the_steps_of_a_loop_share_their_weights(net: Model) -> None:
 
 
 @pytest.mark.skipif(bool(_ABSENT) and not os.environ.get("CI"), reason=f"not installed here: {', '.join(_ABSENT)}")
-@pytest.mark.skipif(tree.tree() is None, reason=f"{tree.VARIABLE} names no source tree of TFLM")
 @pytest.mark.parametrize("core", ["cortex-m4", "cortex-m55"])
-def test_cores_give_the_same_bytes(net: Model, tmp_path: Path, core: str) -> None:
+def test_cores_give_the_same_bytes(net: Model, tmp_path: Path, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    micro_conformance.give_interpreter(core, monkeypatch)
     assert net.path
     given, reference = inputs(net)[50:70], tflite.session(net, reference_kernels=True)
     found = micro_conformance.on_core(core, "tflm", net.path, net.signature, [list(sample.values()) for sample in given], tmp_path / "run")

@@ -13,9 +13,8 @@ import pytest
 from edgekit.job import Job, TensorFile, read_result
 from edgekit.tensors import TensorSpec, write_raw
 from edgekit.transports import virtual
-from edgekit.virtual.cortex_m import tflm, tflm_image
 from tests import jobs
-from tests.micro_conformance import needs_ready_made
+from tests.micro_conformance import give_interpreter
 
 pytestmark = pytest.mark.slow
 tf = pytest.importorskip("tensorflow")  # here, and not in a test: loaded after the HTP simulator of other tests it would crash
@@ -116,7 +115,6 @@ def reference(tflite: Path, inputs: Any) -> list[Any]:
 
 
 @needs_emulator
-@needs_ready_made
 @pytest.mark.parametrize("make", [small, depthwise])
 def test_cores_and_tflm_equal_the_reference_kernels_to_the_byte(tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tflite = convert(make, tmp_path / "net.tflite")
@@ -128,7 +126,7 @@ def test_cores_and_tflm_equal_the_reference_kernels_to_the_byte(tmp_path: Path, 
     outputs, counters = run("cortex-m4", tflite, tmp_path / "tflm", "tflm", inputs, made)
     np.testing.assert_array_equal(outputs, wanted)
     assert counters["arena_bytes"] > given.elements
-    monkeypatch.setenv(tflm.VARIABLE, tflm_image.PACKAGE)
+    give_interpreter("cortex-m55", monkeypatch)
     outputs, counters = run("cortex-m55", tflite, tmp_path / "tflm-m55", "tflm", inputs, made)
     np.testing.assert_array_equal(outputs, wanted)
     print(make.__name__, "TFLM", counters)

@@ -1,5 +1,5 @@
 /* A model behind TensorFlow Lite Micro that is already in memory (edgekit.virtual.cortex_m.tflm_image): no headers of it, its functions by address.
-   Layouts are those of its 2022-08 sources with TF_LITE_STATIC_MEMORY and short enums. */
+   Layouts are those of its sources of 2025, with TF_LITE_STATIC_MEMORY and short enums. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 #define CALL(type, name) ((type)TFLM_##name)
 
-enum { RESOLVER_BYTES = 16 << 10, INTERPRETER_BYTES = 512, VARIABLE_BYTES = 16 };
+enum { RESOLVER_BYTES = 16 << 10, INTERPRETER_BYTES = 512, VARIABLE_WORDS = 5 };
 
 typedef uint8_t Status;
 typedef struct {
@@ -25,13 +25,14 @@ typedef struct { /* MicroResourceVariables */
 static uint8_t arena[EDGEKIT_ARENA_BYTES] __attribute__((aligned(16)));
 static uint8_t resolver[RESOLVER_BYTES] __attribute__((aligned(16)));
 static uint8_t interpreter[INTERPRETER_BYTES] __attribute__((aligned(16)));
+static uint32_t list[TFLM_VARIABLES * VARIABLE_WORDS + 1];
 static Variables variables;
 static void *allocator;
 static int ready;
 
 static int resolve(void) {
   static const uint16_t operators[] = TFLM_OPERATORS;
-  CALL(void *(*)(void *), RESOLVER)(resolver);
+  CALL(void (*)(void *), RESOLVER)(resolver);
   for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++)
     if (CALL(const void *(*)(const void *, uint32_t), FIND)(resolver, operators[i]) == NULL) return EDGEKIT_ERROR_RESOLVER;
   return 0;
@@ -41,13 +42,11 @@ int edgekit_model_init(void) {
   if ((uintptr_t)edgekit_model_data % 16 != 0) return EDGEKIT_ERROR_ALIGNMENT;
   const int failed = resolve();
   if (failed) return failed;
-  void *reporter = CALL(void *(*)(void), REPORTER)();
-  allocator = CALL(void *(*)(uint8_t *, size_t, void *), ALLOCATOR)(arena, sizeof arena, reporter);
+  allocator = CALL(void *(*)(uint8_t *, size_t, int), ALLOCATOR)(arena, sizeof arena, 0);
   if (allocator == NULL) return EDGEKIT_ERROR_ARENA;
-  variables = (Variables){CALL(void *(*)(void *, size_t), PERSISTENT)(allocator, TFLM_VARIABLES * VARIABLE_BYTES), TFLM_VARIABLES, 0};
+  variables = (Variables){list, TFLM_VARIABLES, 0};
   const uint8_t *model = edgekit_model_data + *(const uint32_t *)edgekit_model_data; /* the root of the flatbuffer */
-  CALL(void *(*)(void *, const void *, void *, void *, void *, Variables *, void *), INTERPRETER)
-  (interpreter, model, resolver, allocator, reporter, &variables, NULL);
+  CALL(void *(*)(void *, const void *, void *, void *, Variables *, void *), INTERPRETER)(interpreter, model, resolver, allocator, &variables, NULL);
   ready = CALL(Status (*)(void *), ALLOCATE)(interpreter) == 0;
   return ready ? 0 : EDGEKIT_ERROR_ARENA;
 }

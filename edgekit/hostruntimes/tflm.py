@@ -23,9 +23,9 @@ import numpy as np
 from edgekit import decimals
 from edgekit.budget import tflm_scratch
 from edgekit.embed import tflm as embed_tflm
-from edgekit.errors import ConversionError, EdgekitError, MissingPackageError, RunnerError, require
+from edgekit.errors import EdgekitError, MissingPackageError, RunnerError, require
 from edgekit.formats import tflite_flatbuffer, tflite_reader, tflm
-from edgekit.graph import Graph, Operator
+from edgekit.graph import Graph
 from edgekit.hostruntimes import Executable, Runtime, _core, check_options, match
 from edgekit.job import Delegation, Job
 from edgekit.tensors import Array, Signature, TensorSpec
@@ -76,34 +76,15 @@ def _firmware(job: Job, artifact: Path, board: Board, scratch: Path, stack_bytes
     arena_bytes = int(job.options.get("arena_bytes") or tflm.arena_bytes(artifact, signature) + scratch_bytes)
     made, root = scratch / "model", tree.tree()
     made.mkdir()
-    if root is None:
-        arena_bytes = tflm_image.arena_bytes(arena_bytes)
     embed_tflm.write(artifact.read_bytes(), file.graph, signature, -(-arena_bytes // 16) * 16, made)
     behind = tree.interpreter(root, made, board, scratch) if root else _ready_made(board, scratch, file.graph)
     return build.build(made / "src", board, scratch, stack_bytes, behind)
 
 
 def _ready_made(board: Board, scratch: Path, graph: Graph) -> build.Interpreter:
-    for operator in graph.operators:
-        _check_ready_made(operator, graph)
     codes = vars(tflite_flatbuffer.schema().BuiltinOperator)
     operators = sorted({codes[operator.type] for operator in graph.operators if not operator.custom})
     return tflm_image.interpreter(board, scratch, operators, embed_tflm.variables(graph))
-
-
-def _check_ready_made(operator: Operator, graph: Graph) -> None:
-    """Raise `ConversionError` for an operator that the older kernels compute otherwise or lack."""
-    wrong = tflm_image.OTHERWISE.get(operator.type)
-    if operator.type == "FULLY_CONNECTED" and len(graph.tensors[operator.inputs[1]].scale) < 2:
-        wrong = None
-    if operator.type in tflm_image.NO_INT16 and any(graph.tensors[i].dtype == "int16" for i in operator.inputs if i >= 0):
-        wrong = "has no kernel for int16"
-    if operator.type in tflm_image.ABSENT:
-        wrong = "has no kernel"
-    if wrong:
-        raise ConversionError(
-            f"{operator.type} ({operator.name}) {wrong} in TFLM {tflm_image.VERSION}", f"name a source tree of TFLM of today in {tree.VARIABLE}"
-        )
 
 
 def _graph_ends(artifact: Path) -> tuple[list[int], list[int]]:

@@ -16,7 +16,6 @@ from edgekit import bundle, device, packager, resources, tester
 from edgekit.errors import ConversionError
 from edgekit.formats import tflite
 from edgekit.job import read_result
-from edgekit.virtual.cortex_m import tflm, tflm_image
 from tests import micro_conformance, micro_nets
 from tests.e2e.cli import edgekit
 from tests.micro_nets import before_the_sigmoid
@@ -59,10 +58,9 @@ def test_too_little_sram_is_exit_1_with_the_operator_at_the_peak(tmp_path: Path)
 
 
 @needs_emulator
-@micro_conformance.needs_ready_made
 @pytest.mark.parametrize("name", ["wake-word-alexa", "wake-word-hey-jarvis"])
 def test_a_stream_of_50_steps_equals_litert_on_the_core(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tflm.VARIABLE, tflm_image.PACKAGE)
+    micro_conformance.give_interpreter("cortex-m55", monkeypatch)
     fetch = pytest.importorskip("tests.zoo.fetch")
     path = before_the_sigmoid(Path(fetch.path(name)), tmp_path / "logit.tflite")
     model = tflite.open(str(path), {})

@@ -94,7 +94,7 @@ def build(artifact: Path, board: Board, scratch: Path, stack_bytes: int = STACK_
     """
     model = read_model(artifact)
     template = resources.directory("apps") / "mcu"
-    (scratch / "memory.ld").write_text(interpreter.memory or memory(board, board.code), "ascii")
+    (scratch / "memory.ld").write_text(interpreter.memory or memory(board), "ascii")
     sources = [template / name for name in _TEMPLATE] + sorted(artifact.rglob("*.c"))
     headers = [template, *sorted({path.parent for path in artifact.rglob("*.h")})]
     defines = [f"-D{name}" for name in (*model.defines, f"EDGEKIT_BUFFER_BYTES={_buffer_bytes(model)}u")]
@@ -117,15 +117,15 @@ def _buffer_bytes(model: Model) -> int:
     return sum((tensor_bytes(spec) + 15) // 16 * 16 for spec in (*model.inputs, *model.outputs))
 
 
-def memory(board: Board, code: Region) -> str:
-    """The regions of `firmware.ld` on a board, with code in `code`."""
+def memory(board: Board) -> str:
+    """The regions of `firmware.ld` on a board."""
 
     def line(name: str, access: str, region: Region) -> str:
         return f"  {name} ({access}) : ORIGIN = {region.origin:#010x}, LENGTH = {region.size_bytes:#x}\n"
 
     if board.weights == board.code:
-        return f'MEMORY {{\n{line("CODE", "rx", code)}{line("RAM", "rw", board.ram)}}}\nREGION_ALIAS("WEIGHTS", CODE)\n'
-    return f"MEMORY {{\n{line('CODE', 'rx', code)}{line('WEIGHTS', 'r', board.weights)}{line('RAM', 'rw', board.ram)}}}\n"
+        return f'MEMORY {{\n{line("CODE", "rx", board.code)}{line("RAM", "rw", board.ram)}}}\nREGION_ALIAS("WEIGHTS", CODE)\n'
+    return f"MEMORY {{\n{line('CODE', 'rx', board.code)}{line('WEIGHTS', 'r', board.weights)}{line('RAM', 'rw', board.ram)}}}\n"
 
 
 def _run(command: Sequence[str], board: Board) -> None:

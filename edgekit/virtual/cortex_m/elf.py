@@ -56,8 +56,8 @@ def segments(path: Path) -> dict[int, bytes]:
     return _read(path, _segments)
 
 
-def symbols(path: Path) -> dict[str, int]:
-    """Symbol -> its value. Raises what `sizes` raises."""
+def symbols(path: Path) -> list[tuple[str, int]]:
+    """Symbols and their values, in the file's order. Raises what `sizes` raises."""
     return _read(path, _symbols)
 
 
@@ -88,13 +88,13 @@ def _segments(_: str, data: bytes) -> dict[int, bytes]:
     return {address: data[start : start + size] for kind, start, address, _, size in heads if kind == _LOAD and size}
 
 
-def _symbols(file: str, data: bytes) -> dict[str, int]:
-    found, sections = {}, _sections(file, data)
+def _symbols(file: str, data: bytes) -> list[tuple[str, int]]:
+    found, sections = [], _sections(file, data)
     for table in (section for section in sections if section.kind == _SYMBOLS):
         names = data[sections[table.link].offset :][: sections[table.link].size]
         for at in range(table.offset, table.offset + table.size, 16):
             name, value = struct.unpack_from("<2I", data, at)
-            found[_text(names, name)] = value
+            found.append((_text(names, name), value))
     return found
 
 
