@@ -21,7 +21,7 @@ def product_along(x: Any, dim: int | None = None, keepdim: bool = False, *, dtyp
         pairs = x.narrow(axis, 0, half) * x.narrow(axis, half, half)
         x = torch.cat([pairs, x.narrow(axis, 2 * half, 1)], axis) if size % 2 else pairs
     if shape is not None:
-        return x.reshape(shape if keepdim else [])
+        return x.reshape(shape) if keepdim else x.squeeze(0)  # coremltools makes a reshape to no axes one of an axis
     return x if keepdim else x.squeeze(axis)
 
 
