@@ -87,7 +87,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def ios(session: nox.Session) -> None:
     """The iOS transport by the real pymobiledevice3, which wants newer packages than the Hexagon tools do: it has an environment of its own."""
-    session.install("-q", "-e", ".[ios]", "pytest>=8", *CONSTRAINTS)
+    session.install("-q", "-e", ".[ios]", "pytest>=8", "hypothesis", *CONSTRAINTS)
     session.run("pytest", "-q", "tests/test_transport_ios_usb.py", "tests/test_transport_ios.py", env={"PYTHONPATH": str(Path.cwd())})
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edgekit.formats import mlprogram
 from tests import coreml_packages as packages
 
-quick = settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=6, derandomize=True, suppress_health_check=list(HealthCheck))
 thorough = settings(quick, max_examples=15)
 
 PRECISIONS = ("float32", "float16")

@@ -40,7 +40,7 @@ def test_figures_by_hand():
     assert (found.peak, found.span, found.identical) == (4.0, 4.0, False)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(hnp.arrays(np.float32, (3, 2, 5), elements=st.floats(-100, 100, width=32)), st.integers(0, 2**31))
 def test_figures_match_plain_numpy(reference, seed):
     other = reference + np.random.default_rng(seed).normal(size=reference.shape).astype(np.float32)

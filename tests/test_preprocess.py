@@ -95,7 +95,7 @@ def test_a_quantized_input_stays_real():
     assert found.max() == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 255), st.floats(-2, 2), st.floats(0.1, 3), st.sampled_from(["RGB", "BGR"]))
 def test_values_stay_in_the_stated_range(pixel, mean, std, order):
     stated = Preprocess(order=order, mean=(mean, 0.0, 0.5), std=(std, 1.0, 0.2))

@@ -11,7 +11,7 @@ reals = st.floats(-1000, 1000, allow_nan=False)
 
 
 @given(reals, reals, st.booleans(), st.booleans(), st.sampled_from([8, 16]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_grid_covers_its_range_and_holds_zero(one, other, signed, symmetric, bits):
     low, high = min(one, other), max(one, other)
     found = grid.affine(low, high, bits=bits, signed=signed, symmetric=symmetric)

@@ -22,7 +22,7 @@ def problem(seed: int, groups: int, outputs: int, k: int, samples: int = 200):
 
 
 @given(st.integers(0, 10_000), st.sampled_from([(1, 5, 12), (6, 1, 9), (3, 4, 80)]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_second_order_is_never_worse_than_nearest_on_what_it_learns_from(seed, shape):
     columns, weight, scales = problem(seed, *shape)
     second = rounding.damped(moments(columns).second, 0.01)
@@ -165,7 +165,7 @@ def test_a_layer_of_many_inputs_is_rounded_in_parts(monkeypatch):
 
 
 @given(st.integers(1, 3), st.integers(1, 3), st.sampled_from([5, 2048, 2049, 6145]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_parts_come_together_again(groups, rows, k):
     values = np.random.default_rng(k).standard_normal((groups, rows, k))
     parts = in_parts(values)

@@ -181,7 +181,7 @@ def test_another_kind_of_model_is_named(tmp_path: Path) -> None:
         mlprogram.open(str(path), {})
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cut=st.integers(0, 700), flips=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 255)), max_size=3))
 def test_a_damaged_specification_never_escapes_as_another_error(
     tmp_path_factory: pytest.TempPathFactory, cut: int, flips: list[tuple[int, int]]

@@ -156,7 +156,7 @@ def fractions(stored: Any, at: int) -> Any:
     return np.vectorize(lambda v: Fraction(int(v)) / Fraction(2) ** at, otypes=[object])(stored)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_random_graphs_equal_exact_rational_arithmetic(data: Any) -> None:
     graph = Graph(data)

@@ -87,8 +87,9 @@ class Running:
         status, code, ticks, stack_bytes = _HEAD.unpack(self._take(_HEAD.size, stage))
         if status == _MODEL_ERROR:
             number = code - (code >> 31 << 32)
-            known = f" ({c_text.ERRORS[-number - 1]})" if 0 < -number <= len(c_text.ERRORS) else ""
-            raise RunnerError(f"the model returned the error {number}{known}", stage=stage)
+            known = c_text.ERRORS[-number - 1] if 0 < -number <= len(c_text.ERRORS) else "unknown"
+            why = ": it is too small, or a kernel refuses the model" if known == "ARENA" else ""
+            raise RunnerError(f"the model returned the error {number} ({known}{why})", stage=stage)
         if status == _FAULT:
             raise RunnerError(f"the core took a fault (CFSR {code:#010x}) at address {ticks:#010x}", stage=stage)
         if status == _STACK_OVERFLOW:
