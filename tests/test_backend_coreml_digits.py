@@ -98,7 +98,7 @@ def test_the_float_package_gives_what_the_source_gives(function: Callable[[Any],
 
 def test_an_operator_that_fails_in_coremltools_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="grid_sampler in layer"):
-        converted(net(lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), mode="bicubic", align_corners=False)), tmp_path, PICTURE)
+        converted(net(lambda x: F.grid_sample(x[:, :, None], x.permute(0, 2, 3, 1)[:, None], align_corners=False)), tmp_path, PICTURE)
 
 
 def test_a_convolution_with_its_normalization_is_called_as_the_convolution(tmp_path: Path) -> None:

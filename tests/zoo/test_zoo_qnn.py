@@ -73,6 +73,8 @@ CELLS = [
 def case(name: str, target_name: str) -> Case:
     """A model on a generation."""
     asked = CASES[name]
+    if target_name in OLDER:
+        asked = dataclasses.replace(asked, judged=min(asked.judged, JUDGED))
     if target_name != "hexagon-v68":
         return asked
     asked = dataclasses.replace(asked, precision="a16w8", least_db=10.0) if asked.precision == "fp16" else asked
