@@ -71,6 +71,7 @@ def test_the_c_equals_the_reference_kernels_and_is_weighed_beside_tflm(tmp_path:
     assert all(part.kind == "measured" for part in outcome.manifest.usage.parts if part.category == "model") or _ABSENT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flat", [False, True])
 def test_channels_first_become_channels_last_in_c(tmp_path: Path, flat: bool) -> None:
     """Transposes at both ends, which the generator has no form for: packaging compares the C with the reference kernels."""

@@ -24,6 +24,7 @@ def edgekit(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False, timeout=300)
 
 
+@pytest.mark.slow
 def test_names_beyond_ascii_go_through_the_c_locale(tmp_path: Path) -> None:
     models.dense(tmp_path / "модель→.tflite")
     models.samples(tmp_path / "пример.npz")

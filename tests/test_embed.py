@@ -160,6 +160,7 @@ def test_the_build_files_of_a_system_build_a_library_that_passes_its_self_test(t
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["interpreted", "plain"])
 def test_the_sources_are_of_kinds_that_every_build_system_compiles(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
     """Arduino's builder takes `.c`, `.cpp` and `.S` below `src/`, and silently nothing else."""

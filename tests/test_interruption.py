@@ -88,6 +88,7 @@ def stopped_while_waiting(links: dict[str, Link], folders: dict[str, Path]) -> f
     return time.monotonic() - started[0]
 
 
+@pytest.mark.slow
 def test_boards_are_left_as_they_were(board: Board, tmp_path: Path) -> None:
     folders = prepared(tmp_path, ("a", "b"))
     with contextlib.ExitStack() as stack:

@@ -187,6 +187,7 @@ def test_a_board_that_is_off() -> None:
     assert caught.value.reason == "powered-off"
 
 
+@pytest.mark.slow
 def test_a_board_that_restarts_in_a_run_is_a_drop_and_the_next_run_passes(board: Board, tmp_path: Path) -> None:
     link = board.connect()
     job, result = shell_runner.make(tmp_path / "first", do=f"touch '{tmp_path}/runs'; sleep 5", shell="/bin/sh")
