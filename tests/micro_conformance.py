@@ -154,6 +154,7 @@ def on_core(core: str, runtime: str, artifact: Path, signature: Signature, given
     result = read_result(folder / "result")
     if result.status != "ok":
         raise RuntimeError(result.error)
+    assert runtime != "tflm" or not tree.on_core(core) or "instructions" in result.counters, "it ran beside the core"
     return jobs.outputs(folder / "result", result)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit import device, farm, packager, tester
+from edgekit import device, farm, tester
 from edgekit.errors import DeviceError, UsageError
 from edgekit.transports import virtual
 from edgekit.virtual.android import Fault, Faults
@@ -18,11 +18,7 @@ from tests.e2e import models
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bundle")
-    options = packager.Options(calibration=str(models.samples(folder / "x.npz")), precision="fp32", out=folder, rebuild=True)
-    made = packager.package(str(models.dense(folder / "dense.tflite")), "android-arm64", options).bundle
-    assert made is not None
-    return made
+    return models.dense_bundle(tmp_path_factory.mktemp("bundle"))
 
 
 def pytest_on(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgekit import device, farm, packager, plugins, tester
+from edgekit import device, farm, plugins, tester
 from edgekit.device import Unit
 from edgekit.errors import DeviceError, UsageError
 from edgekit.transports import foreign, local
@@ -84,11 +84,7 @@ def theirs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bundle")
-    options = packager.Options(calibration=str(models.samples(folder / "x.npz")), precision="fp32", out=folder, rebuild=True)
-    made = packager.package(str(models.dense(folder / "dense.tflite")), "android-arm64", options).bundle
-    assert made is not None
-    return made
+    return models.dense_bundle(tmp_path_factory.mktemp("bundle"))
 
 
 WRONG = {

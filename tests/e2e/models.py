@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgekit import packager
 from tests.tflite_build import Net
 
 
@@ -45,3 +46,11 @@ def two_heads(path: Path) -> Path:
         net.add("FULLY_CONNECTED", [first, weights, bias], [heads[name]], table="FullyConnectedOptions")
     net.signature({"x": first}, heads)
     return net.write(path, [first], list(heads.values()))
+
+
+def dense_bundle(folder: Path) -> Path:
+    """A float bundle of `dense` for Android, whose golden samples are real ones."""
+    options = packager.Options(calibration=str(samples(folder / "x.npz")), precision="fp32", out=folder, rebuild=True)
+    made = packager.package(str(dense(folder / "dense.tflite")), "android-arm64", options).bundle
+    assert made is not None
+    return made
